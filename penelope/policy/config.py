@@ -1,0 +1,86 @@
+"""What is fixed for the life of a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penelope.policy.errors import InvalidConfigError
+from penelope.policy.keys import UNIT_BYTES
+
+
+class Position(Enum):
+    """Where in the least recently used history eviction takes KV."""
+
+    TAIL = "tail"
+    """The end of the leaf, where recomputation is dearest: SGLang and vLLM."""
+    LEAF_HEAD = "leaf-head"
+    """The start of the leaf node only."""
+    PRIVATE_HEAD = "private-head"
+    """The start of the span that only this history uses: Penelope."""
+
+
+class Granularity(Enum):
+    """How much eviction takes at a time."""
+
+    NODE = "node"
+    """Whole radix-tree nodes, however long."""
+    BLOCK = "block"
+    """As many blocks of `Config.block_size` as are needed, no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Sizes are in units: tokens in an engine, hashed blocks in a replay of hashed traces.
+
+    Raises `InvalidConfigError` when the sizes do not go together.
+    """
+
+    device_capacity: int
+    """Units of KV that the device can hold."""
+    page_size: int = 1
+    """Match granularity."""
+    block_size: int = 64
+    """Eviction granularity, a multiple of the page size."""
+    position: Position = Position.PRIVATE_HEAD
+    granularity: Granularity = Granularity.BLOCK
+    sticky_shared: bool = False
+    """Whether a prefix once shared stays shared when its last other user has gone."""
+    unit_bytes: int = UNIT_BYTES
+    """Bytes of a key that make one unit."""
+
+    def __post_init__(self) -> None:
+        for name in ("device_capacity", "page_size", "block_size", "unit_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(
+                    f"{name} is {getattr(self, name)}: it must be at least 1"
+                )
+        if self.block_size % self.page_size:
+            raise InvalidConfigError(
+                f"block size {self.block_size} is not a multiple of page size "
+                f"{self.page_size}: choose a block of whole pages"
+            )
+        if self.device_capacity < self.page_size:
+            raise InvalidConfigError(
+                f"device capacity {self.device_capacity} holds no page of {self.page_size}"
+            )
+
+
+POLICIES: dict[str, tuple[Position, Granularity]] = {
+    "sglang-lru": (Position.TAIL, Granularity.NODE),
+    "tail-block": (Position.TAIL, Granularity.BLOCK),
+    "leaf-head-block": (Position.LEAF_HEAD, Granularity.BLOCK),
+    "private-head-node": (Position.PRIVATE_HEAD, Granularity.NODE),
+    "penelope": (Position.PRIVATE_HEAD, Granularity.BLOCK),
+}
+"""The named policies: stock behaviour, the paper's ablation, and Penelope."""
+
+
+def policy(name: str) -> tuple[Position, Granularity]:
+    """The switches of a named policy.  Raises `InvalidConfigError` for an unknown name."""
+    try:
+        return POLICIES[name]
+    except KeyError:
+        raise InvalidConfigError(
+            f"unknown policy '{name}': choose from {', '.join(POLICIES)}"
+        ) from None

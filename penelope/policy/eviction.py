@@ -1,0 +1,141 @@
+"""Which history loses KV, and which part of it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from penelope.policy.config import Config, Granularity, Position
+from penelope.policy.draft import Draft
+from penelope.policy.effects import Effect
+from penelope.policy.errors import InsufficientSpace
+from penelope.policy.matching import Nodes
+from penelope.policy.tree import Node, NodeId, Residency, State
+
+
+class Stop(Enum):
+    """Why the walk from a leaf towards the root went no further."""
+
+    ROOT = "the predecessor is the root"
+    SHARED = "the predecessor has more than one child: it and all above is a shared prefix"
+    LOCKED = "the predecessor is in use by a running request"
+    HOLE = "the predecessor's KV has been evicted already"
+
+
+def stop_reason(config: Config, predecessor: Node) -> Stop | None:
+    """Why a walk must stop below this node; None when it may go on to it."""
+    if predecessor.is_root:
+        return Stop.ROOT
+    if len(predecessor.children) > 1 or (config.sticky_shared and predecessor.branched):
+        return Stop.SHARED
+    if predecessor.locks:
+        return Stop.LOCKED
+    if predecessor.residency is Residency.HOLE:
+        return Stop.HOLE
+    return None
+
+
+def private_span(config: Config, nodes: Nodes, leaf: NodeId) -> tuple[list[NodeId], Stop]:
+    """Walk from a victim leaf to the earliest evictable point of its private history.
+
+    Returns the nodes from that point down to the leaf, in position order, and why it is the
+    earliest.  Linear in the nodes of the private span.
+    """
+    node = nodes[leaf]
+    span = [leaf]
+    while True:
+        assert node.parent is not None, "a root is never a victim"
+        predecessor = nodes[node.parent]
+        reason = stop_reason(config, predecessor)
+        if reason is not None:
+            span.reverse()
+            return span, reason
+        span.append(predecessor.id)
+        node = predecessor
+
+
+class Evicted(NamedTuple):
+    state: State
+    effects: tuple[Effect, ...]
+    freed: int
+    """Units; at least the need, and less than one block more at block granularity."""
+
+
+def evict(state: State, need: int) -> Evicted:
+    """Free at least `need` device units of unlocked KV, from the least recently used history on.
+
+    All or nothing: raises `InsufficientSpace` if less than `need` is evictable.
+    At risk: `no-shared-eviction`, `no-in-use-eviction`, `minimal-eviction`, `progress`.
+    Cost: logarithmic in the number of histories, linear in the nodes dropped.
+    """
+    if need <= 0:
+        return Evicted(state, (), 0)
+    if need > state.evictable:
+        raise InsufficientSpace(
+            f"asked to evict {need} units where {state.evictable} are evictable and "
+            f"{state.protected} are in use: ask for less or wait until a running request ends"
+        )
+    draft = Draft(state)
+    freed = evict_in(draft, need)
+    return Evicted(*draft.close(), freed)
+
+
+def evict_in(draft: Draft, need: int) -> int:
+    """Evict inside a transition that has made sure that `need` is evictable."""
+    freed = 0
+    while freed < need:
+        leaf = draft.victims.first()
+        assert leaf is not None, "evictable KV without a victim leaf"
+        freed += _drain(draft, leaf, need - freed)
+    return freed
+
+
+def _drain(draft: Draft, leaf: NodeId, need: int) -> int:
+    """Take up to `need` units, rounded up as the granularity says, from one history."""
+    if draft.config.position is Position.TAIL:
+        return _drain_tail(draft, draft.nodes[leaf], need)
+    span = [leaf]
+    if draft.config.position is Position.PRIVATE_HEAD:
+        span, _ = private_span(draft.config, draft.nodes, leaf)
+    freed = 0
+    dropped: list[NodeId] = []
+    for node_id in span:
+        node = draft.nodes[node_id]
+        cut = head_cut(draft.config, node, need - freed)
+        if cut < node.end:
+            node, _ = draft.split(node, cut)
+        draft.drop(node)
+        dropped.append(node.id)
+        freed += node.length
+        if freed >= need:
+            break
+    if draft.nodes[leaf].residency is Residency.HOLE:
+        draft.prune(leaf)
+    else:
+        draft.merge_each(dropped)
+    return freed
+
+
+def _drain_tail(draft: Draft, leaf: Node, need: int) -> int:
+    cut = tail_cut(draft.config, leaf, need)
+    if cut > leaf.start:
+        _, leaf = draft.split(leaf, cut)
+    draft.drop(leaf)
+    draft.prune(leaf.id)
+    return leaf.length
+
+
+def head_cut(config: Config, node: Node, need: int) -> int:
+    """Where to cut a node so that its head frees `need` units: a block boundary, or its end."""
+    if config.granularity is Granularity.NODE:
+        return node.end
+    block = config.block_size
+    return min(node.end, -(-(node.start + need) // block) * block)
+
+
+def tail_cut(config: Config, node: Node, need: int) -> int:
+    """Where to cut a node so that its tail frees `need` units: a block boundary, or its start."""
+    if config.granularity is Granularity.NODE:
+        return node.start
+    block = config.block_size
+    return max(node.start, (node.end - need) // block * block)

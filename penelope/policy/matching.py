@@ -1,0 +1,165 @@
+"""Which part of a request is in the cache: read-only, and through holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from penelope.policy.config import Config
+from penelope.policy.errors import InvalidKey, StalePlan
+from penelope.policy.keys import Key, common_prefix
+from penelope.policy.tree import DEFAULT_NAMESPACE, Namespace, Node, NodeId, Residency, State
+
+
+class Span(NamedTuple):
+    """A matched part [start, end) of one node."""
+
+    node: NodeId
+    start: int
+    end: int
+    residency: Residency
+    arriving: bool
+    """A hole that a running request is refilling."""
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+class Match(NamedTuple):
+    """What the cache holds of a key, as numbers that must never be mixed up.
+
+        |<- device_prefix ->|<-- hole -->|<-- device -->|<------ new ------>|
+        0                                              end              length
+
+    The match ends where the last KV does: a hole at the end of the path is worth nothing.
+    All numbers are units.  `device + host + hole + arriving == end`.
+    """
+
+    made_on: State
+    namespace: Namespace
+    key: Key
+    length: int
+    end: int
+    spans: tuple[Span, ...]
+    """The matched path in position order, one span a node."""
+    device_prefix: int
+    """Resident on the device without a gap from the beginning: what a stock engine would reuse."""
+    device: int
+    host: int
+    hole: int
+    """Matched, without KV, and nobody is refilling it yet."""
+    arriving: int
+    """Matched holes that a running request is refilling."""
+
+    @property
+    def reusable(self) -> int:
+        """Units whose KV exists, in any tier."""
+        return self.device + self.host
+
+    @property
+    def compute(self) -> int:
+        """Units to compute for this request: holes that nobody refills yet, and what is new."""
+        return self.length - self.end + self.hole
+
+    @property
+    def node(self) -> NodeId | None:
+        """The node in which the match ends; None when nothing matched."""
+        return self.spans[-1].node if self.spans else None
+
+    def require(self, state: State) -> None:
+        """Raises `StalePlan` unless the match was made on this very state."""
+        if self.made_on is not state:
+            raise StalePlan(
+                f"matched at tick {self.made_on.tick} on another state than this one "
+                f"(tick {state.tick}): match again"
+            )
+
+
+class Nodes(Protocol):
+    """Read access to nodes: of a state or of a draft."""
+
+    def __getitem__(self, key: NodeId, /) -> Node: ...
+
+
+def match(
+    state: State,
+    key: Key,
+    namespace: Namespace = DEFAULT_NAMESPACE,
+    *,
+    at_most: int | None = None,
+) -> Match:
+    """Match a request's tokens; changes nothing, not even recency.
+
+    At most `at_most` units are matched, by default all but one: a request always computes at
+    least one token, or it would have no output.  Cost: one step a node on the path and one
+    memory comparison of the key.  Raises `InvalidKey` if the key is not whole units.
+    """
+    length = length_of(state.config, key)
+    limit = max(0, length - 1) if at_most is None else min(at_most, length)
+    spans: list[Span] = []
+    kept = 0
+    root = state.roots.get(namespace)
+    if root is not None:
+        for node, end in walk(state.config, state.nodes, state.nodes[root], key, limit):
+            spans.append(Span(node.id, node.start, end, node.residency, node.filler is not None))
+            if node.residency is not Residency.HOLE:
+                kept = len(spans)
+    del spans[kept:]
+    units = {Residency.DEVICE: 0, Residency.HOST: 0, Residency.HOLE: 0}
+    arriving = device_prefix = 0
+    for span in spans:
+        if span.arriving:
+            arriving += span.length
+        else:
+            units[span.residency] += span.length
+        if span.residency is Residency.DEVICE and span.start == device_prefix:
+            device_prefix = span.end
+    return Match(
+        state,
+        namespace,
+        key,
+        length,
+        spans[-1].end if spans else 0,
+        tuple(spans),
+        device_prefix,
+        units[Residency.DEVICE],
+        units[Residency.HOST],
+        units[Residency.HOLE],
+        arriving,
+    )
+
+
+def length_of(config: Config, key: Key) -> int:
+    """Units in a key.  Raises `InvalidKey` if it is not a whole number of them."""
+    length, rest = divmod(len(key), config.unit_bytes)
+    if rest:
+        raise InvalidKey(
+            f"a key of {len(key)} bytes is not whole units of {config.unit_bytes} bytes: "
+            f"make keys with pack()"
+        )
+    return length
+
+
+def walk(
+    config: Config, nodes: Nodes, root: Node, key: Key, limit: int
+) -> Iterator[tuple[Node, int]]:
+    """The nodes on the path of key[:limit], each with the position to which it agrees.
+
+    Whole pages only.  Every node but the last agrees to its end.
+    """
+    width = config.unit_bytes
+    page = config.page_size
+    step = page * width
+    limit -= limit % page
+    node, at = root, 0
+    while at < limit:
+        child = node.children.get(key[at * width : at * width + step])
+        if child is None:
+            return
+        node = nodes[child]
+        stop = min(node.end, limit)
+        at = common_prefix(key, node.key, at * width, stop * width, step) // width
+        yield node, at
+        if at < node.end:
+            return

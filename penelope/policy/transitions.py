@@ -1,0 +1,253 @@
+"""Use, growth and locking of histories.
+
+Each function takes a state and returns a new one with the effects that a shell must carry out, or
+raises a `Refused` and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penelope.policy.draft import Draft
+from penelope.policy.effects import Adopt, Effect, Reset, Surplus
+from penelope.policy.errors import InUse, NotAPrefix, NotBeingRefilled, OverCapacity
+from penelope.policy.keys import Key
+from penelope.policy.matching import Match, length_of, walk
+from penelope.policy.tree import (
+    DEFAULT_NAMESPACE,
+    Lease,
+    Namespace,
+    Node,
+    Receipt,
+    Residency,
+    State,
+)
+
+
+class Step(NamedTuple):
+    state: State
+    effects: tuple[Effect, ...]
+
+
+class Acquired(NamedTuple):
+    state: State
+    effects: tuple[Effect, ...]
+    receipt: Receipt
+
+
+class Inserted(NamedTuple):
+    """The three answers to an offer of slots, in units.  They add up to what was offered."""
+
+    state: State
+    effects: tuple[Effect, ...]
+    adopted: int
+    """The tree owns these slots now (`Adopt`)."""
+    resident: int
+    """The tree had this KV already (`Surplus`)."""
+    unaligned: int
+    """The end of the key that fills no page: still the caller's."""
+
+
+class Refilled(NamedTuple):
+    """The answers to an offer of slots for a hole, in units."""
+
+    state: State
+    effects: tuple[Effect, ...]
+    adopted: int
+    resident: int
+    """Filled by somebody else in the meantime (`Surplus`)."""
+
+
+def touch(state: State, matched: Match) -> Step:
+    """Count the match as a use of what it matched, now.
+
+    Raises `StalePlan` if it was made on another state.
+    """
+    matched.require(state)
+    if matched.node is None:
+        return Step(state, ())
+    draft = Draft(state)
+    node = draft.stamp(end_of(draft, matched))
+    draft.merge_path(node.id, used_now=True)
+    return Step(*draft.close())
+
+
+def acquire(state: State, matched: Match) -> Acquired:
+    """Lock the matched path, holes included.  The receipt releases it, once.
+
+    Locking an empty match protects nothing, and still balances.  Raises `StalePlan`.
+    """
+    matched.require(state)
+    draft = Draft(state)
+    receipt = draft.issue(end_of(draft, matched), 0)
+    return Acquired(*draft.close(), receipt)
+
+
+def end_of(draft: Draft, matched: Match) -> Node:
+    """The node that ends where the match ends, cut there if need be; the root if none matched."""
+    if matched.node is None:
+        return draft.root(matched.namespace)
+    node = draft.nodes[matched.node]
+    if matched.end < node.end:
+        node, _ = draft.split(node, matched.end)
+    return node
+
+
+def release(state: State, receipt: Receipt) -> Step:
+    """Undo a lock and give back what is left of its reservation.
+
+    Holes that the receipt had undertaken to refill are plain holes again.
+    Raises `UnknownReceipt` if the receipt is not live.
+    """
+    draft = Draft(state)
+    lease = draft.lease(receipt)
+    draft.withdraw(receipt)
+    draft.unlock(receipt.id, lease.node)
+    if lease.node in draft.nodes:
+        draft.merge_path(lease.node)
+    return Step(*draft.close())
+
+
+def insert(
+    state: State, key: Key, namespace: Namespace = DEFAULT_NAMESPACE, *, start: int = 0
+) -> Inserted:
+    """Offer the KV of key[start:] to the tree: a use of this history that ends now.
+
+    What the tree lacks is adopted, holes included; what it has is answered as surplus.
+    Units before `start` are not offered and must match.  Raises `NotAPrefix` if they do not,
+    `OverCapacity` if more would be adopted than is free, `InvalidKey`.
+    At risk: `one-copy`, `accounting`.
+    """
+    draft = Draft(state)
+    end, inserted = _insert_in(draft, draft.root(namespace), key, start, None)
+    if end.is_root:
+        draft.prune(end.id)
+    else:
+        draft.merge_path(end.id, used_now=True)
+    return Inserted(*draft.close(), *inserted)
+
+
+def checkpoint(state: State, receipt: Receipt, key: Key) -> Inserted:
+    """Offer what a running request has computed beyond its lock, and extend the lock over it.
+
+    `key` is the request's history so far.  Adopted and surplus units leave the reservation.
+    Raises `UnknownReceipt`, `NotAPrefix` if the key leaves the locked path, `OverCapacity`,
+    `InvalidKey`.
+    """
+    draft = Draft(state)
+    lease = draft.lease(receipt)
+    held = draft.nodes[lease.node]
+    root = draft.root(held.namespace)
+    end, inserted = _insert_in(draft, root, key, held.end, held)
+    draft.lock(end, above=held.id)
+    consumed = min(lease.reserved, inserted[0] + inserted[1])
+    draft.set_lease(receipt, Lease(end.id, lease.reserved - consumed))
+    if draft.free < 0:
+        raise _over_capacity(draft, inserted[0])
+    draft.merge_path(end.id, used_now=True)
+    return Inserted(*draft.close(), *inserted)
+
+
+def _insert_in(
+    draft: Draft, root: Node, key: Key, start: int, held: Node | None
+) -> tuple[Node, tuple[int, int, int]]:
+    """Insert below `root`: the node where the key ends, and (adopted, resident, unaligned)."""
+    length = length_of(draft.config, key)
+    aligned = length - length % draft.config.page_size
+    path = list(walk(draft.config, draft.nodes, root, key, aligned))
+    reach = path[-1][1] if path else 0
+    if reach < start or (held and not held.is_root and all(n.id != held.id for n, _ in path)):
+        raise NotAPrefix(
+            f"the key leaves the tree at {reach}, before {start} where the offer starts: "
+            f"offer from the end of the match"
+        )
+    node, adopted, resident = root, 0, 0
+    for node, agreed in path:
+        low = max(start, node.start)
+        if low < agreed and node.residency is Residency.HOLE:
+            node = _adopt(draft, node, low, agreed)
+            adopted += node.length
+        else:
+            if low < agreed:
+                draft.effects.append(Surplus(node.id, low, agreed))
+                resident += agreed - low
+            if agreed < node.end:
+                node, _ = draft.split(node, agreed)
+    if reach < aligned:
+        node = draft.add_leaf(draft.nodes[node.id], key, aligned)
+        draft.effects.append(Adopt(node.id, node.start, node.end))
+        adopted += node.length
+    elif not node.is_root:
+        node = draft.stamp(node)
+    if held is None and draft.free < 0:
+        raise _over_capacity(draft, adopted)
+    return node, (adopted, resident, length - aligned)
+
+
+def _adopt(draft: Draft, hole: Node, start: int, end: int) -> Node:
+    """Fill [start, end) of a hole with the caller's slots."""
+    if start > hole.start:
+        _, hole = draft.split(hole, start)
+    if end < hole.end:
+        hole, _ = draft.split(hole, end)
+    draft.effects.append(Adopt(hole.id, start, end))
+    return draft.fill(hole)
+
+
+def _over_capacity(draft: Draft, adopted: int) -> OverCapacity:
+    return OverCapacity(
+        f"{adopted} units are offered for adoption, {-draft.free} more than are free: "
+        f"evict or reserve them first"
+    )
+
+
+def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
+    """Give [start, end) of a hole its KV back: exactly the slots offered are adopted.
+
+    The receipt must have undertaken the refill by `admit`.  A large hole may be refilled in
+    several parts, in position order, at page boundaries.  Raises `UnknownReceipt`,
+    `NotBeingRefilled`.  At risk: `one-copy`, `exact-refill`.
+    """
+    draft = Draft(state)
+    lease = draft.lease(receipt)
+    overlap = [n for n in draft.path(lease.node) if n.start < end and n.end > start]
+    page = draft.config.page_size
+    if start >= end or start % page or end % page or not overlap or overlap[0].end < end:
+        raise NotBeingRefilled(
+            f"[{start}, {end}) is not a span of whole pages on the path that receipt "
+            f"{receipt.id} holds"
+        )
+    adopted = 0
+    for node in reversed(overlap):
+        low, high = max(start, node.start), min(end, node.end)
+        if node.residency is not Residency.HOLE:
+            draft.effects.append(Surplus(node.id, low, high))
+        elif node.filler == receipt.id:
+            adopted += _adopt(draft, node, low, high).length
+        else:
+            raise NotBeingRefilled(
+                f"[{low}, {high}) is a hole that receipt {receipt.id} has not undertaken to "
+                f"refill: plan and admit the request again"
+            )
+    consumed = min(lease.reserved, end - start)
+    draft.set_lease(receipt, Lease(lease.node, lease.reserved - consumed))
+    if draft.free < 0:
+        raise _over_capacity(draft, adopted)
+    draft.merge_path(lease.node)
+    return Refilled(*draft.close(), adopted, end - start - adopted)
+
+
+def reset(state: State) -> Step:
+    """Forget every history.  Raises `InUse` while receipts are live.
+
+    Ids and the tick go on from where they are, so nothing old is ever mistaken for new.
+    """
+    if state.leases:
+        raise InUse(f"{len(state.leases)} receipts are live: release them before a reset")
+    fresh = State(
+        state.config,
+        tick=state.tick,
+        next_node=state.next_node,
+        next_receipt=state.next_receipt,
+    )
+    return Step(fresh, (Reset(),))

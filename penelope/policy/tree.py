@@ -1,0 +1,168 @@
+"""The state: immutable radix trees, one per namespace, and what is true of them in sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple, NewType
+
+from immutables import Map
+
+from penelope.policy.config import Config
+from penelope.policy.keys import Key
+from penelope.policy.ticks import TickMap
+
+NodeId = NewType("NodeId", int)
+ReceiptId = NewType("ReceiptId", int)
+
+
+class Namespace(NamedTuple):
+    """Histories in different namespaces never share KV.
+
+    The parts are kept apart, never joined into one string: adapter 'ab' with salt 'c' is not
+    adapter 'a' with salt 'bc', and an empty salt is not an absent one.
+    """
+
+    adapter: str | None = None
+    salt: str | None = None
+
+
+DEFAULT_NAMESPACE: Final = Namespace()
+
+
+class Residency(Enum):
+    """Where the KV of a node is.  It is in exactly one place."""
+
+    DEVICE = "device"
+    HOST = "host"
+    HOLE = "hole"
+    """Nowhere: the tokens are kept, the KV is gone."""
+
+
+class Node(NamedTuple):
+    """A span [start, end) of a history, in units from its beginning.
+
+    The label is `key[start:end]`: a view by absolute position into the key of some whole history
+    that passes through this node.  Splitting and merging therefore copy no tokens, and
+    `key[:end]` is always the full path from the root.
+    """
+
+    id: NodeId
+    parent: NodeId | None
+    namespace: Namespace
+    start: int
+    end: int
+    key: Key
+    residency: Residency
+    locks: int
+    """Live receipts that end in this node or below it."""
+    stamp: int
+    """Tick of the last use that ended here, or ended in a descendant that is gone by now."""
+    children: Map[bytes, NodeId]
+    """By the first page of the child's label.  Its order means nothing and is never used."""
+    filler: ReceiptId | None = None
+    """The receipt that has undertaken to refill this hole: the span is in flight."""
+    branched: bool = False
+    """Whether the node ever had two children at once."""
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent is None
+
+
+ON_SPLIT: Final = {
+    "id": "the lower half keeps it, so receipts and children stay right; the upper half gets a new",
+    "parent": "relinked",
+    "namespace": "copied",
+    "start": "divided",
+    "end": "divided",
+    "key": "copied: both halves view the same key",
+    "residency": "copied",
+    "locks": "copied: every receipt below covers both halves",
+    "stamp": "copied",
+    "children": "the lower half keeps them; the upper half gets the lower as its only child",
+    "filler": "copied",
+    "branched": "the lower half keeps it: only its end ever branched",
+}
+"""What happens to each field of a node when it is split (checked to be complete by a test)."""
+
+
+class Receipt(NamedTuple):
+    """Proof of a lock, needed to release it, once."""
+
+    id: ReceiptId
+
+
+class Lease(NamedTuple):
+    """What a live receipt holds."""
+
+    node: NodeId
+    """The path from the root to the end of this node is locked."""
+    reserved: int
+    """Device units outside the tree that the request owns or may allocate."""
+
+
+class Totals(NamedTuple):
+    """Incremental counters, in units.  They equal a recount at all times (`accounting`)."""
+
+    device: int = 0
+    """Resident on the device."""
+    locked: int = 0
+    """Of these, in locked nodes."""
+    host: int = 0
+    hole: int = 0
+    reserved: int = 0
+    """Held outside the tree by live receipts."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class State:
+    """Everything that decisions depend on: no clock, no randomness, no hash order."""
+
+    config: Config
+    nodes: Map[NodeId, Node] = field(default_factory=Map)
+    roots: Map[Namespace, NodeId] = field(default_factory=Map)
+    leases: Map[ReceiptId, Lease] = field(default_factory=Map)
+    victims: TickMap[NodeId] = field(default_factory=TickMap)
+    """The unlocked leaves by stamp: the histories that may be evicted, least recent first."""
+    totals: Totals = field(default_factory=Totals)
+    tick: int = 0
+    next_node: int = 0
+    next_receipt: int = 0
+
+    @property
+    def used(self) -> int:
+        """Device units that are not free."""
+        return self.totals.device + self.totals.reserved
+
+    @property
+    def free(self) -> int:
+        """Device units that nobody holds."""
+        return self.config.device_capacity - self.used
+
+    @property
+    def evictable(self) -> int:
+        """Device units that eviction can free now: all that is resident and not locked."""
+        return self.totals.device - self.totals.locked
+
+    @property
+    def protected(self) -> int:
+        """Resident device units that a live receipt covers."""
+        return self.totals.locked
+
+    def __repr__(self) -> str:
+        t = self.totals
+        return (
+            f"<State tick {self.tick}: {len(self.nodes)} nodes, {len(self.leases)} receipts, "
+            f"device {t.device} ({t.locked} locked) + {t.reserved} reserved "
+            f"of {self.config.device_capacity}, host {t.host}, holes {t.hole}>"
+        )
+
+
+def empty(config: Config) -> State:
+    """A cache that holds nothing."""
+    return State(config)
