@@ -1,0 +1,79 @@
+# Two commands for a newcomer with Python (3.11 or newer) and make: `make demo` and `make test`.
+# Every target sets up `.venv/` itself, and does nothing for it when nothing changed.
+# PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang verify bench deep format clean
+MAKEFLAGS += --no-print-directory
+
+ARGS ?=
+PY := .venv/bin/python
+export PYTHON
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+venv = python=$$(sh tools/find_python.sh) && "$$python" tools/venv.py
+
+# The tests on the real engine, once the checkout has them.
+sglang_part := $(and $(wildcard tests/sglang/test_*.py),$(wildcard penelope/sglang_adapter/*.py))
+typed := $(wildcard penelope spec/penelope_spec tests benchmarks tools)
+fast := not slow and not sglang and not gpu
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo:  ## replay a generated agent workload under five policies: a table and a plot
+	@$(venv) replay
+	@$(PY) -m penelope demo $(ARGS)
+
+test:  ## everything: lint, types, imports, tests, proofs, and the tests on SGLang's real engine
+	@$(venv) $(if $(sglang_part),sglang,dev)
+	@$(MAKE) lint types imports test-core verify
+ifneq ($(sglang_part),)
+	@$(MAKE) test-sglang
+endif
+
+setup:  ## for developers: the core and the development tools, without PyTorch
+	@$(venv) dev
+
+check: lint types imports test-fast  ## lint, types, import rule, fast tests: before every commit
+
+lint: setup
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --check --quiet . || \
+		{ echo "ruff: these files are not formatted: run 'make format'" >&2; $(PY) -m ruff format --check . >&2; exit 1; }
+
+types: setup
+	@$(PY) -m mypy $(typed)
+
+imports: setup
+	@$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
+
+test-fast: setup
+	@$(PY) -m pytest -q -m "$(fast)" $(ARGS)
+
+test-core: setup  ## all tests that need neither SGLang nor a GPU
+	@$(PY) -m pytest -q -m "not sglang and not gpu" --durations=5 $(ARGS)
+
+test-sglang:  ## the tests on the real engine, on the CPU (ARGS="-m smoke": four minutes)
+ifeq ($(sglang_part),)
+	@echo "penelope: this checkout has no tests/sglang" >&2; exit 2
+else
+	@$(venv) sglang
+	@$(PY) -m pytest -q tests/sglang --durations=10 $(ARGS)
+endif
+
+verify: setup  ## the proofs of the specification
+	@$(PY) -m penelope verify $(ARGS)
+
+bench: setup  ## the core's operations against state size, and the replay's speed
+	@$(PY) -m benchmarks $(ARGS)
+
+deep: setup  ## the property tests with at least 100,000 steps
+	@$(PY) -m pytest -q tests/property --hypothesis-profile=deep --timeout=0 $(ARGS)
+
+format: setup  ## put the code into its layout
+	@$(PY) -m ruff check --quiet --fix-only .
+	@$(PY) -m ruff format --quiet .
+
+clean:  ## remove caches and build outputs (the environment: rm -rf .venv)
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov build dist
+	@find penelope spec tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

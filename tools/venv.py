@@ -1,0 +1,177 @@
+"""Make `.venv` hold what one level of work needs, at the versions pinned in `requirements/`.
+
+    python tools/venv.py replay    # the core and the command line
+    python tools/venv.py dev       # and the development tools
+    python tools/venv.py sglang    # and SGLang with PyTorch
+    python tools/venv.py --key     # a hash of all that goes into it: the key of a cache
+
+Does nothing, at once, when nothing changed.  `.venv` may be a link to an environment kept
+elsewhere; one that this script did not make is brought to the pins but never deleted.  An
+interrupted installation is started over: half an environment cannot be told from a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMPS = VENV / ".penelope"
+UNFINISHED = STAMPS / "unfinished"
+EDITABLE = STAMPS / "editable"
+LOG = STAMPS / "pip.log"
+
+
+class Level(NamedTuple):
+    pins: tuple[str, ...]
+    """Files in `requirements/`; the last one includes the others."""
+    needs_gb: int
+    announcement: str
+
+
+LEVELS = {
+    "replay": Level(("replay.txt",), 1, "the replay (some seconds)"),
+    "dev": Level(("replay.txt", "dev.txt"), 1, "the development tools (under a minute)"),
+    "sglang": Level(
+        ("replay.txt", "dev.txt", "sglang-lock.txt", "sglang.txt"),
+        15,
+        "SGLang and PyTorch (about 11 GB, some five minutes)",
+    ),
+}
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["--key"]:
+            print(cache_key())
+        case [name] if name in LEVELS:
+            prepare(name)
+        case _:
+            fail(f"usage: python tools/venv.py {' | '.join(LEVELS)} | --key")
+    return 0
+
+
+def prepare(name: str) -> None:
+    level = LEVELS[name]
+    if not usable():
+        create()
+    if stamped(name) != digest(*level.pins):
+        refuse_if_disk_is_short(level)
+        say(f"installing {level.announcement} into {VENV.resolve()}")
+        UNFINISHED.touch()
+        pip("install", "--requirement", str(ROOT / "requirements" / level.pins[-1]))
+        UNFINISHED.unlink()
+        for other, its in LEVELS.items():
+            if set(its.pins) <= set(level.pins):
+                (STAMPS / other).write_text(digest(*its.pins))
+    # The checkout itself: its place and its entry points are what an editable install records.
+    here = f"{ROOT} {hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()}"
+    if stamped(EDITABLE.name) != here:
+        EDITABLE.unlink(missing_ok=True)
+        pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        EDITABLE.write_text(here)
+
+
+def usable() -> bool:
+    if not PYTHON.exists() or UNFINISHED.exists():
+        return False
+    has = environment_version()
+    if has < (3, 11):
+        return False
+    # An explicit PYTHON=... asks for its version; otherwise what is there is good.
+    return not os.environ.get("PYTHON") or has == sys.version_info[:2]
+
+
+def environment_version() -> tuple[int, ...]:
+    recorded = VENV / "pyvenv.cfg"
+    for line in recorded.read_text().splitlines() if recorded.is_file() else ():
+        field, _, value = line.partition("=")
+        if field.strip() in {"version", "version_info"}:
+            return tuple(int(part) for part in value.strip().split(".")[:2])
+    return (0, 0)
+
+
+def create() -> None:
+    place = VENV.resolve()  # not through the link: scripts record the place they are made in
+    if place.exists() and any(place.iterdir()):
+        if not STAMPS.is_dir():
+            fail(f"{place} is no environment that can be used: remove it and run this again")
+        shutil.rmtree(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    say(f"making {place} with Python {platform.python_version()}")
+    run([sys.executable, "-m", "venv", str(place)])
+    STAMPS.mkdir()
+
+
+def pip(*arguments: str) -> None:
+    STAMPS.mkdir(exist_ok=True)
+    options = ["--quiet", "--no-input", "--disable-pip-version-check"]
+    run([str(PYTHON), "-m", "pip", *arguments, *options])
+
+
+def run(command: list[str]) -> None:
+    """Quiet when it succeeds; the end of its output when it fails."""
+    outside = ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "VIRTUAL_ENV")
+    env = {k: v for k, v in os.environ.items() if k not in outside} | {"PIP_USER": "0"}
+    done = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if STAMPS.is_dir():
+        LOG.write_text(done.stdout)
+    if done.returncode:
+        print(*done.stdout.splitlines()[-25:], sep="\n", file=sys.stderr)
+        fail(f"set-up failed (the above): {' '.join(command[1:4])}; mend it and run this again")
+
+
+def refuse_if_disk_is_short(level: Level) -> None:
+    free = shutil.disk_usage(VENV.resolve().parent).free / 1e9
+    if free < level.needs_gb:
+        fail(
+            f"{level.announcement} needs {level.needs_gb} GB of free disk at {VENV.resolve()}, "
+            f"there are {free:.0f}: make room, or link .venv to another disk"
+        )
+
+
+def stamped(name: str) -> str | None:
+    stamp = STAMPS / name
+    return stamp.read_text() if stamp.exists() else None
+
+
+def digest(*pins: str) -> str:
+    text = "\n".join((ROOT / "requirements" / name).read_text() for name in pins)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def cache_key() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    table = project["project"]
+    parts = [
+        platform.python_implementation(),
+        platform.python_version(),
+        platform.machine(),
+        digest(*LEVELS["sglang"].pins),
+        repr([project["build-system"], table["dependencies"], table["optional-dependencies"]]),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def say(line: str) -> None:
+    print(f"penelope: {line}", flush=True)
+
+
+def fail(line: str) -> NoReturn:
+    print(f"penelope: {line}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
