@@ -1,0 +1,82 @@
+"""`penelope cost`: what the cost model predicts for one eviction, before any replay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from penelope.policy import cost as costs
+from penelope.policy.errors import PenelopeError
+from penelope.policy.hf_config import ModelConfigError
+
+
+class UnusableModel(PenelopeError):
+    """The model is neither a preset nor a configuration that a cost follows from."""
+
+
+@click.command()
+@click.option(
+    "--model",
+    required=True,
+    metavar="NAME|PATH",
+    help=f"A preset ({', '.join(costs.PRESET_CONFIGS)}) or a Hugging Face config.json.",
+)
+@click.option("--context", required=True, type=int, help="Cached tokens before the eviction.")
+@click.option(
+    "--fraction", default=0.3, show_default=True, type=float, help="Share of them that is evicted."
+)
+@click.option(
+    "--start",
+    default=2048,
+    show_default=True,
+    type=int,
+    help="Position that head eviction starts from: the shared prefix before it stays.",
+)
+@click.option(
+    "--append", default=512, show_default=True, type=int, help="New tokens of the next request."
+)
+def cost(model: str, context: int, fraction: float, start: int, append: int) -> None:
+    """Predict how much faster the next request is when the head was evicted, not the tail.
+
+    Both evictions free the same number of tokens; the next request recomputes them and APPEND new
+    ones.  Units are query-key pairs of one attention layer.
+    """
+    cost_model = load_model(model)
+    predicted = costs.predict(cost_model, context, fraction, start, append)
+    rows = [
+        ("evicted from the tail", predicted.tail),
+        (f"evicted from position {start:,}", predicted.start),
+    ]
+    width = max(len(label) for label, _ in rows)
+    click.echo(
+        f"{cost_model.name}: a token at position p costs {float(cost_model.linear):,.0f} + p units"
+    )
+    click.echo(
+        f"{predicted.evicted:,} of {context:,} cached tokens evicted, {append:,} tokens appended"
+    )
+    for label, units in rows:
+        click.echo(f"  {label:<{width}}  {float(units):>22,.0f} units to compute")
+    click.echo(f"predicted speed-up of the next request: {predicted.speedup:.2f}")
+
+
+def load_model(name: str) -> costs.CostModel:
+    """A preset by its name, or the model that a `config.json` (or the folder of one) describes."""
+    path = Path(name)
+    if path.is_dir():
+        path /= "config.json"
+    if name in costs.PRESET_CONFIGS or not (path.suffix == ".json" or "/" in name):
+        return costs.preset(name)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnusableModel(f"cannot read {path}: {error.strerror}; give a config.json") from error
+    except ValueError as error:  # JSON and UTF-8 alike
+        raise UnusableModel(f"{path} is not JSON ({error}); give a model's config.json") from error
+    if not isinstance(config, dict):
+        raise UnusableModel(f"{path} is not a JSON object; give a model's config.json")
+    try:
+        return costs.from_hf_config(config)
+    except (costs.CostError, ModelConfigError) as error:
+        raise UnusableModel(f"{path}: {error}") from error
