@@ -52,9 +52,7 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("device_capacity", "page_size", "block_size", "unit_bytes"):
             if getattr(self, name) < 1:
-                raise InvalidConfigError(
-                    f"{name} is {getattr(self, name)}: it must be at least 1"
-                )
+                raise InvalidConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.block_size % self.page_size:
             raise InvalidConfigError(
                 f"block size {self.block_size} is not a multiple of page size "

@@ -97,9 +97,7 @@ class Draft:
         known = self.roots.get(namespace)
         if known is not None:
             return self.nodes[known]
-        root = Node(
-            self._new_node(), None, namespace, 0, 0, Key(b""), _HOLE, 0, 0, _NO_CHILDREN
-        )
+        root = Node(self._new_node(), None, namespace, 0, 0, Key(b""), _HOLE, 0, 0, _NO_CHILDREN)
         self.nodes[root.id] = root
         self.roots = self.roots.set(namespace, root.id)
         return root
