@@ -115,7 +115,8 @@ def create() -> None:
 def pip(*arguments: str) -> None:
     STAMPS.mkdir(exist_ok=True)
     options = ["--quiet", "--no-input", "--disable-pip-version-check"]
-    run([str(PYTHON), "-m", "pip", *arguments, *options])
+    # By its own place, not through the link: scripts record the path of the Python that runs pip.
+    run([str(VENV.resolve() / "bin" / "python"), "-m", "pip", *arguments, *options])
 
 
 def run(command: list[str]) -> None:
