@@ -26,9 +26,9 @@ demo:  ## replay a generated agent workload under five policies: a table and a p
 
 test:  ## everything: lint, types, imports, tests, proofs, and the tests on SGLang's real engine
 	@$(venv) $(if $(sglang_part),sglang,dev)
-	@$(MAKE) lint types imports test-core verify
+	@$(MAKE) lint types imports verify test-core ARGS=
 ifneq ($(sglang_part),)
-	@$(MAKE) test-sglang
+	@$(MAKE) test-sglang ARGS=
 endif
 
 setup:  ## for developers: the core and the development tools, without PyTorch
