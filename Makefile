@@ -47,7 +47,7 @@ imports: setup
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 
 test-fast: setup
-	@$(PY) -m pytest -q -m "$(fast)" $(ARGS)
+	@$(PY) -m pytest -q -m "$(fast)" --hypothesis-profile=fast $(ARGS)
 
 test-core: setup  ## all tests that need neither SGLang nor a GPU
 	@$(PY) -m pytest -q -m "not sglang and not gpu" --durations=5 $(ARGS)
