@@ -1,0 +1,233 @@
+"""The registry: every named invariant, once.
+
+The names and sentences here and those in the tables of `spec/README.md` are the same: a test
+compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Unpack
+
+from penelope.policy import Refused, State
+from penelope_spec import balance, facts, steps, structure
+from penelope_spec.facts import Facts, Happened, Turned
+from penelope_spec.registry import Invariant, Kind, Violation
+
+STATE: Final = (
+    Invariant(
+        "well-formed",
+        Kind.STATE,
+        "Parents and children agree, every label continues its parent's in whole pages, and "
+        "every node is reached from the root of its namespace.",
+        "predicate, z3",
+        on_state=structure.well_formed,
+    ),
+    Invariant(
+        "one-copy",
+        Kind.STATE,
+        "Every span is in exactly one of device, host and hole, no page of a history belongs to "
+        "two nodes, and every slot has exactly one owner.",
+        "predicate, z3; slots by check_slots on a shell",
+        on_state=structure.one_copy,
+    ),
+    Invariant(
+        "accounting",
+        Kind.STATE,
+        "Incremental counters equal a recount, and what is used never exceeds the capacity of "
+        "its tier.",
+        "predicate, z3",
+        on_state=balance.accounting,
+    ),
+    Invariant(
+        "lock-balance",
+        Kind.STATE,
+        "Every node is locked exactly as often as live receipts end in it or below it, so that "
+        "a node's locks cover its descendants'.",
+        "predicate, z3",
+        on_state=balance.lock_balance,
+    ),
+    Invariant(
+        "in-flight",
+        Kind.STATE,
+        "A span that is being refilled is a hole on the path of exactly one live receipt that "
+        "has undertaken it.",
+        "predicate, z3",
+        on_state=balance.in_flight,
+    ),
+    Invariant(
+        "no-dangling-hole",
+        Kind.STATE,
+        "Every hole that is not locked has a resident descendant.",
+        "predicate, z3",
+        on_state=balance.no_dangling_hole,
+    ),
+    Invariant(
+        "victim-order",
+        Kind.STATE,
+        "The index of victims holds exactly the unlocked leaves, each under its own stamp, and "
+        "no two under the same.",
+        "predicate",
+        on_state=structure.victim_order,
+    ),
+    Invariant(
+        "merged",
+        Kind.STATE,
+        "Between neighbours on a single-child chain something differs that a decision can see.",
+        "predicate",
+        on_state=structure.merged,
+    ),
+)
+
+STEP: Final = (
+    Invariant(
+        "no-shared-eviction",
+        Kind.STEP,
+        "Nothing that is dropped has more than one child, nor does any node between it and its "
+        "history's leaf.",
+        "predicate, z3",
+        on_step=steps.no_shared_eviction,
+    ),
+    Invariant(
+        "no-in-use-eviction",
+        Kind.STEP,
+        "Nothing locked is dropped or moved, and no request evicts what it has matched.",
+        "predicate, z3",
+        on_step=steps.no_in_use_eviction,
+    ),
+    Invariant(
+        "minimal-eviction",
+        Kind.STEP,
+        "What is freed is at least the shortfall and less than one block more (one node more at "
+        "node granularity), and nothing where there is no shortfall.",
+        "predicate, z3",
+        on_step=steps.minimal_eviction,
+    ),
+    Invariant(
+        "history-intact",
+        Kind.STEP,
+        "Eviction and moves never change any history's tokens, nor give KV to a hole.",
+        "predicate, z3",
+        on_step=steps.history_intact,
+    ),
+    Invariant(
+        "effects-tell-all",
+        Kind.STEP,
+        "The effects of a step, carried out on the spans before it, give exactly the spans and "
+        "the residency after it.",
+        "predicate",
+        on_step=steps.effects_tell_all,
+    ),
+    Invariant(
+        "recency-kept",
+        Kind.STEP,
+        "Only a use changes how recent a node with KV is, and only of the nodes on its path, "
+        "which it makes the newest.",
+        "predicate",
+        on_step=steps.recency_kept,
+    ),
+    Invariant(
+        "reads-change-nothing",
+        Kind.STEP,
+        "Matching and planning change nothing, not even recency.",
+        "predicate",
+        on_step=steps.reads_change_nothing,
+    ),
+    Invariant(
+        "progress",
+        Kind.STEP,
+        "If unlocked KV, with what is free, is at least the need, eviction succeeds: a refusal "
+        "for want of space is right.",
+        "predicate (on refusals), z3",
+        on_refusal=steps.progress,
+    ),
+    Invariant(
+        "moves-do-not-evict",
+        Kind.STEP,
+        "A move leaves the set of resident spans unchanged.",
+        "predicate; not yet exercised: no moves exist",
+        on_step=steps.moves_do_not_evict,
+    ),
+)
+
+TRACE: Final = (
+    Invariant(
+        "one-hole",
+        Kind.TRACE,
+        "From a state without holes, evictions and refills in position order leave at most one "
+        "hole on any history.",
+        "Trace",
+    ),
+    Invariant(
+        "determinism",
+        Kind.TRACE,
+        "The same operations give the same states and effects, in any process.",
+        "two processes with different hash seeds, tests/spec/test_determinism.py",
+    ),
+    Invariant(
+        "exact-refill",
+        Kind.TRACE,
+        "After a refill, every slot's content equals what a full prefill of its history would "
+        "have written.",
+        "symbolic KV store, tests/property",
+    ),
+    Invariant(
+        "bounded-swap",
+        Kind.TRACE,
+        "At every step of every swap plan the staged tokens fit the swap buffer.",
+        "not yet exercised: no moves exist",
+    ),
+    Invariant(
+        "unified-order",
+        Kind.TRACE,
+        "What is finally dropped does not depend on which tier holds it.",
+        "not yet exercised: no moves exist",
+    ),
+)
+
+INVARIANTS: Final[dict[str, Invariant]] = {
+    invariant.name: invariant for invariant in (*STATE, *STEP, *TRACE)
+}
+
+
+def check_state(state: State) -> list[Violation]:
+    """Violations of every state invariant.  Linear in the nodes and the tokens of their labels."""
+    return [
+        Violation(invariant.name, text)
+        for invariant in STATE
+        if invariant.on_state is not None
+        for text in invariant.on_state(state)
+    ]
+
+
+def check_step(
+    before: State, after: State, transition: str, **given: Unpack[Facts]
+) -> list[Violation]:
+    """Violations of every step invariant by an accepted transition, given by its name.
+
+    Raises `ValueError` for a name that is none, or when a fact that it needs is missing.
+    """
+    facts.require(transition, given)
+    happened = Happened(before, after, transition, given)
+    return [
+        Violation(invariant.name, text)
+        for invariant in STEP
+        if invariant.on_step is not None
+        for text in invariant.on_step(happened)
+    ]
+
+
+def check_refused(
+    before: State, transition: str, error: Refused, **given: Unpack[Facts]
+) -> list[Violation]:
+    """Violations by a transition that was refused: it should have been accepted.
+
+    Raises `ValueError` as `check_step` does.
+    """
+    facts.require(transition, given)
+    turned = Turned(before, transition, error, given)
+    return [
+        Violation(invariant.name, text)
+        for invariant in STEP
+        if invariant.on_refusal is not None
+        for text in invariant.on_refusal(turned)
+    ]
