@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from penelope.runtime.traces import Omitted, Selection, SharedPrefix, Trace, TraceError, load
+from penelope.runtime.traces import (
+    Omitted,
+    Selection,
+    SharedPrefix,
+    Trace,
+    TraceError,
+    assemble,
+    load,
+)
 
 
 def session(
@@ -178,3 +186,29 @@ def test_the_digest_sees_every_field_a_replay_depends_on(tmp_path: Path) -> None
     changed[0]["requests"][2]["t"] = 50
     assert read(tmp_path, changed).digest() != base, "delay"
     assert read(tmp_path, rows(), shared_prefix=SharedPrefix("all", 30)).digest() != base
+
+
+def test_the_part_of_a_block_at_the_end_of_an_opening_is_not_shared(tmp_path: Path) -> None:
+    """Its block goes on with what is the session's own, and is whole in the second prompt only."""
+    rows = [
+        session(name, []) | {"requests": [request(35, [0, [[1, 4]]]), request(60, [4, [[5, 2]]])]}
+        for name in "ab"
+    ]
+    trace = read(tmp_path, rows, shared_prefix=SharedPrefix("all", 60))
+    one, other = (
+        [array("I", r.prompt) for r in s.streams[0].requests()][1] for s in trace.sessions
+    )
+    assert one[:3] == other[:3]
+    assert not set(one[3:]) & set(other[3:])
+
+
+def test_more_blocks_than_ids_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [session(name, [60]) for name in "ab"]  # 6 blocks and 1 of output each
+    monkeypatch.setattr(assemble, "_MAX_UNITS", 14)
+    assert read(tmp_path, rows).units == 14
+    monkeypatch.setattr(assemble, "_MAX_UNITS", 13)
+    with pytest.raises(TraceError, match="more than 13 distinct blocks; lower --sessions"):
+        read(tmp_path, rows)
+    monkeypatch.setattr(assemble, "_MAX_UNITS", 12)
+    with pytest.raises(TraceError, match="more than 12 distinct blocks"):
+        read(tmp_path, rows)
