@@ -14,6 +14,7 @@ from penelope.policy.effects import (
 from penelope.policy.errors import (
     InsufficientSpace,
     InUse,
+    InvalidAmount,
     InvalidConfigError,
     InvalidKey,
     NotAPrefix,
@@ -71,6 +72,7 @@ __all__ = [
     "InUse",
     "Inserted",
     "InsufficientSpace",
+    "InvalidAmount",
     "InvalidConfigError",
     "InvalidKey",
     "Key",

@@ -120,7 +120,7 @@ class Draft:
             self.tick,
             _NO_CHILDREN,
         )
-        if not parent.children and not parent.locks and not parent.is_root:
+        if self.is_victim(parent):
             self.victims = self.victims.remove(parent.stamp)
         self.nodes[leaf.id] = leaf
         self.nodes[parent.id] = parent._replace(
@@ -186,6 +186,10 @@ class Draft:
             self.locked += node.length
         return filled
 
+    def is_victim(self, node: Node) -> bool:
+        """Whether the node is an unlocked leaf, which eviction may begin with."""
+        return not (node.children or node.locks or node.is_root)
+
     # Recency
 
     def stamp(self, node: Node) -> Node:
@@ -193,7 +197,7 @@ class Draft:
         self.tick += 1
         stamped = node._replace(stamp=self.tick)
         self.nodes[node.id] = stamped
-        if not node.children and not node.locks and not node.is_root:
+        if self.is_victim(node):
             self.victims = self.victims.remove(node.stamp).insert(self.tick, node.id)
         return stamped
 
@@ -201,7 +205,7 @@ class Draft:
 
     def lock(self, node: Node, above: NodeId | None = None) -> None:
         """One more receipt on the path from below `above` (by default from the root) to `node`."""
-        if not node.children and not node.locks and not node.is_root:
+        if self.is_victim(node):
             self.victims = self.victims.remove(node.stamp)
         at: Node | None = node
         while at is not None and at.id != above:
@@ -272,16 +276,18 @@ class Draft:
             self.nodes[node.id] = node
         if node.is_root:
             return
-        if not node.children and not node.locks:
+        if self.is_victim(node):
             self.victims = self.victims.insert(node.stamp, node.id)
         elif len(node.children) == 1:
             self.merge(node)
+        self.merge_each([node.id])
 
     def merge(self, upper: Node, *, used_now: bool = False) -> None:
         """Join a node to its only child if nothing distinguishes the two any more.
 
-        Recency distinguishes them when the upper half was used later than anything below it.
-        `used_now` says that the path through both has just been used, so that it does not.
+        Recency distinguishes them when the upper half was used later than anything below it,
+        unless `used_now`: the path through both has just been used.  It never distinguishes two
+        holes: no hole is a victim, and a refill comes with a later use of both.
         """
         if upper.is_root or len(upper.children) != 1:
             return
@@ -291,7 +297,7 @@ class Draft:
             or upper.locks != child.locks
             or upper.filler != child.filler
             or not self._merges(upper)
-            or not (used_now or upper.stamp <= child.stamp)
+            or not (used_now or upper.stamp <= child.stamp or upper.residency is _HOLE)
         ):
             return
         above = self.nodes[_not_none(upper.parent)]

@@ -19,6 +19,10 @@ class InvalidKey(Refused):
     """The key is not a whole number of units."""
 
 
+class InvalidAmount(Refused):
+    """A number of units that no transition can take."""
+
+
 class StalePlan(Refused):
     """A match or plan is applied to another state than the one it was made on."""
 

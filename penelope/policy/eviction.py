@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penelope.policy.config import Config, Granularity, Position
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
-from penelope.policy.errors import InsufficientSpace
+from penelope.policy.errors import InsufficientSpace, InvalidAmount
 from penelope.policy.matching import Nodes
 from penelope.policy.tree import Node, NodeId, Residency, State
 
@@ -44,8 +44,7 @@ def private_span(config: Config, nodes: Nodes, leaf: NodeId) -> tuple[list[NodeI
     node = nodes[leaf]
     span = [leaf]
     while True:
-        assert node.parent is not None, "a root is never a victim"
-        predecessor = nodes[node.parent]
+        predecessor = nodes[_parent(node)]
         reason = stop_reason(config, predecessor)
         if reason is not None:
             span.reverse()
@@ -64,11 +63,14 @@ class Evicted(NamedTuple):
 def evict(state: State, need: int) -> Evicted:
     """Free at least `need` device units of unlocked KV, from the least recently used history on.
 
-    All or nothing: raises `InsufficientSpace` if less than `need` is evictable.
+    All or nothing: raises `InsufficientSpace` if less than `need` is evictable, `InvalidAmount`
+    if it is negative.
     At risk: `no-shared-eviction`, `no-in-use-eviction`, `minimal-eviction`, `progress`.
     Cost: logarithmic in the number of histories, linear in the nodes dropped.
     """
-    if need <= 0:
+    if need < 0:
+        raise InvalidAmount(f"cannot evict {need} units: give 0 or more")
+    if need == 0:
         return Evicted(state, (), 0)
     if need > state.evictable:
         raise InsufficientSpace(
@@ -97,45 +99,59 @@ def _drain(draft: Draft, leaf: NodeId, need: int) -> int:
     span = [leaf]
     if draft.config.position is Position.PRIVATE_HEAD:
         span, _ = private_span(draft.config, draft.nodes, leaf)
-    freed = 0
+    start = draft.nodes[span[0]].start
+    # One target for the whole span: where nodes begin and end must not matter.
+    target = head_target(draft.config, start, need)
     dropped: list[NodeId] = []
+    end = start
     for node_id in span:
+        if end >= target:
+            break
         node = draft.nodes[node_id]
-        cut = head_cut(draft.config, node, need - freed)
-        if cut < node.end:
-            node, _ = draft.split(node, cut)
+        if draft.config.granularity is Granularity.BLOCK and target < node.end:
+            node, _ = draft.split(node, target)
         draft.drop(node)
         dropped.append(node.id)
-        freed += node.length
-        if freed >= need:
-            break
+        end = node.end
     if draft.nodes[leaf].residency is Residency.HOLE:
         draft.prune(leaf)
     else:
         draft.merge_each(dropped)
-    return freed
+    return end - start
 
 
 def _drain_tail(draft: Draft, leaf: Node, need: int) -> int:
-    cut = tail_cut(draft.config, leaf, need)
-    if cut > leaf.start:
-        _, leaf = draft.split(leaf, cut)
-    draft.drop(leaf)
-    draft.prune(leaf.id)
-    return leaf.length
+    start = end = leaf.end
+    target = tail_target(draft.config, end, need)
+    last_use = leaf.stamp
+    while start > target:
+        if draft.config.granularity is Granularity.BLOCK and leaf.start < target:
+            _, leaf = draft.split(leaf, target)
+        draft.drop(leaf)
+        draft.prune(leaf.id)
+        start = leaf.start
+        above = draft.nodes.get(_parent(leaf))
+        # What was used later than this history has its own turn in the order.
+        if above is None or not draft.is_victim(above) or above.stamp > last_use:
+            break
+        leaf = above
+    return end - start
 
 
-def head_cut(config: Config, node: Node, need: int) -> int:
-    """Where to cut a node so that its head frees `need` units: a block boundary, or its end."""
+def head_target(config: Config, start: int, need: int) -> int:
+    """Up to where a head that begins at `start` goes, to free `need` units: a block boundary."""
     if config.granularity is Granularity.NODE:
-        return node.end
-    block = config.block_size
-    return min(node.end, -(-(node.start + need) // block) * block)
+        return start + need
+    return -(-(start + need) // config.block_size) * config.block_size
 
 
-def tail_cut(config: Config, node: Node, need: int) -> int:
-    """Where to cut a node so that its tail frees `need` units: a block boundary, or its start."""
+def tail_target(config: Config, end: int, need: int) -> int:
+    """From where a tail that ends at `end` goes, to free `need` units: a block boundary."""
     if config.granularity is Granularity.NODE:
-        return node.start
-    block = config.block_size
-    return max(node.start, (node.end - need) // block * block)
+        return end - need
+    return max(0, (end - need) // config.block_size * config.block_size)
+
+
+def _parent(node: Node) -> NodeId:
+    assert node.parent is not None, "a root is never a victim"
+    return node.parent

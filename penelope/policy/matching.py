@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from penelope.policy.config import Config
-from penelope.policy.errors import InvalidKey, StalePlan
+from penelope.policy.errors import InvalidAmount, InvalidKey, StalePlan
 from penelope.policy.keys import Key, common_prefix
 from penelope.policy.tree import DEFAULT_NAMESPACE, Namespace, Node, NodeId, Residency, State
 
@@ -93,9 +93,12 @@ def match(
 
     At most `at_most` units are matched, by default all but one: a request always computes at
     least one token, or it would have no output.  Cost: one step a node on the path and one
-    memory comparison of the key.  Raises `InvalidKey` if the key is not whole units.
+    memory comparison of the key.  Raises `InvalidKey` if the key is not whole units,
+    `InvalidAmount` if `at_most` is negative.
     """
     length = length_of(state.config, key)
+    if at_most is not None and at_most < 0:
+        raise InvalidAmount(f"cannot match at most {at_most} units: give 0 or more")
     limit = max(0, length - 1) if at_most is None else min(at_most, length)
     spans: list[Span] = []
     kept = 0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
-from penelope.policy.errors import InsufficientSpace, RequestTooLarge
+from penelope.policy.errors import InsufficientSpace, InvalidAmount, RequestTooLarge
 from penelope.policy.eviction import evict_in
 from penelope.policy.keys import Key
 from penelope.policy.matching import Match, match
@@ -57,9 +57,11 @@ def plan(
 ) -> Plan:
     """Plan a request whose history is `key`, with room for `extra` further units.
 
-    Changes nothing.  Raises `RequestTooLarge` if it could not run on an empty device, and
-    `InvalidKey`.  `at_most` limits the match as in `match`.
+    Changes nothing.  Raises `RequestTooLarge` if it could not run on an empty device,
+    `InvalidKey`, `InvalidAmount`.  `at_most` limits the match as in `match`.
     """
+    if extra < 0:
+        raise InvalidAmount(f"cannot make room for {extra} further units: give 0 or more")
     matched = match(state, key, namespace, at_most=at_most)
     page = state.config.page_size
     total = -(-(matched.length + extra) // page) * page
@@ -133,8 +135,10 @@ def admit(state: State, plan: Plan) -> Admitted:
 def reserve(state: State, receipt: Receipt, units: int) -> Step:
     """Enlarge a running request's reservation, evicting the shortfall: its output grows.
 
-    Raises `UnknownReceipt`, `InsufficientSpace`.
+    Raises `UnknownReceipt`, `InsufficientSpace`, `InvalidAmount`.
     """
+    if units < 0:
+        raise InvalidAmount(f"cannot reserve {units} units: give 0 or more")
     draft = Draft(state)
     lease = draft.lease(receipt)
     draft.require(units)

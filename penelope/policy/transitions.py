@@ -114,8 +114,8 @@ def insert(
     """Offer the KV of key[start:] to the tree: a use of this history that ends now.
 
     What the tree lacks is adopted, holes included; what it has is answered as surplus.
-    Units before `start` are not offered and must match.  Raises `NotAPrefix` if they do not,
-    `OverCapacity` if more would be adopted than is free, `InvalidKey`.
+    Units before `start`, which are whole pages, are not offered and must match.  Raises
+    `NotAPrefix` if they do not, `OverCapacity` if more would be adopted than is free, `InvalidKey`.
     At risk: `one-copy`, `accounting`.
     """
     draft = Draft(state)
@@ -156,6 +156,11 @@ def _insert_in(
     aligned = length - length % draft.config.page_size
     path = list(walk(draft.config, draft.nodes, root, key, aligned))
     reach = path[-1][1] if path else 0
+    if start < 0 or start % draft.config.page_size:
+        raise NotAPrefix(
+            f"an offer cannot start at {start}: start at a multiple of the page size "
+            f"{draft.config.page_size}"
+        )
     if reach < start or (held and not held.is_root and all(n.id != held.id for n, _ in path)):
         raise NotAPrefix(
             f"the key leaves the tree at {reach}, before {start} where the offer starts: "
@@ -212,7 +217,7 @@ def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
     lease = draft.lease(receipt)
     overlap = [n for n in draft.path(lease.node) if n.start < end and n.end > start]
     page = draft.config.page_size
-    if start >= end or start % page or end % page or not overlap or overlap[0].end < end:
+    if not 0 <= start < end or start % page or end % page or not overlap or overlap[0].end < end:
         raise NotBeingRefilled(
             f"[{start}, {end}) is not a span of whole pages on the path that receipt "
             f"{receipt.id} holds"
