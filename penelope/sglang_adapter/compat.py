@@ -1,0 +1,91 @@
+"""Which SGLang this was tested with, and whether the one at hand still fits.
+
+SGLang only logs a plug-in or a hook that fails, and goes on without it.  A cache
+with holes whose phantoms never run would serve wrong output, so each process
+checks for itself and refuses to start.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+
+from penelope.policy import PenelopeError
+from penelope.sglang_adapter.options import Options
+
+TESTED_VERSIONS = ("0.5.23",)
+
+
+class UnsupportedError(PenelopeError):
+    """A combination in which Penelope would not work, with the reason."""
+
+
+# What we call or override, with the parameters that we rely on.  Names only: a
+# parameter that appears beside them does no harm.
+_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req": (
+        "req", "has_chunked_req", "truncation_align_size",
+    ),
+    "sglang.srt.managers.schedule_policy.PrefillAdder._select_prefill_admission": (
+        "req", "total_tokens",
+    ),
+    "sglang.srt.managers.schedule_policy.PrefillAdder._commit_prefill_admission": (
+        "req", "admission", "mamba_gap_reserve",
+    ),
+    "sglang.srt.managers.schedule_policy.PrefillAdder._update_prefill_budget": (
+        "prefix_len", "extend_input_len", "max_new_tokens", "retracted_stain",
+    ),
+    "sglang.srt.managers.schedule_policy.PrefillAdder.preempt_to_schedule": ("req",),
+    "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority": ("waiting_queue",),
+    "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend": (),
+    "sglang.srt.managers.schedule_batch.ScheduleBatch.filter_batch": ("reqs_to_exclude",),
+    "sglang.srt.managers.schedule_batch.Req.__init__": (
+        "rid", "origin_input_text", "origin_input_ids", "sampling_params", "lora_id",
+        "vocab_size", "priority",
+    ),
+    "sglang.srt.mem_cache.common.match_kv_cache": ("req", "tree_cache"),
+    "sglang.srt.mem_cache.common.release_kv_cache": ("req", "tree_cache", "checkpoint"),
+    "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.checkpoint": ("req", "up_to"),
+    "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._build_default_req_pool": (
+        "max_num_reqs",
+    ),
+}
+
+
+def require_supported(options: Options) -> None:
+    """Raises `UnsupportedError` for an SGLang that was not tested or does not fit."""
+    found = version("sglang")
+    if found not in TESTED_VERSIONS and not options.allow_untested:
+        raise UnsupportedError(
+            f"Penelope was tested with SGLang {', '.join(TESTED_VERSIONS)}, not {found}: install "
+            f"that version, or set PENELOPE_ALLOW_UNTESTED_SGLANG=1 to try"
+        )
+    for target, names in _SIGNATURES.items():
+        require_signature(target, names)
+
+
+def require_signature(target: str, names: Iterable[str]) -> None:
+    """Raises `UnsupportedError` unless the function exists and takes these parameters."""
+    try:
+        function = inspect.unwrap(pkgutil.resolve_name(target))
+    except (ImportError, AttributeError):
+        raise UnsupportedError(f"SGLang {version('sglang')} has no {target}") from None
+    missing = [n for n in names if n not in inspect.signature(function).parameters]
+    if missing:
+        raise UnsupportedError(
+            f"{target} of SGLang {version('sglang')} takes no '{missing[0]}': "
+            f"Penelope does not fit this version"
+        )
+
+
+def require_hooks(targets: Iterable[str]) -> None:
+    """Raises `UnsupportedError` unless SGLang has applied every hook."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    lost = [t for t in targets if t not in HookRegistry._patched]
+    if lost:
+        raise UnsupportedError(
+            f"SGLang did not apply Penelope's hook on {lost[0]}: see its log for the reason"
+        )

@@ -1,0 +1,165 @@
+"""Where Penelope enters SGLang's scheduler.  Every hook does nothing for other caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang.srt.mem_cache.common import release_kv_cache
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from penelope.sglang_adapter import compat, options, refusals
+from penelope.sglang_adapter.admission import PATCHES, PenelopeAdder
+from penelope.sglang_adapter.cache import PenelopeCache
+from penelope.sglang_adapter.phantom import Phantom
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+
+
+class Hook(NamedTuple):
+    target: str
+    function: Callable[..., Any]
+    kind: HookType
+
+
+def prefill_adder_class(original: Callable[[Any], type], scheduler: Any) -> type:
+    """AROUND `Scheduler.get_prefill_adder_class`."""
+    stock = original(scheduler)
+    return PenelopeAdder if isinstance(scheduler.tree_cache, PenelopeCache) else stock
+
+
+def adopt_and_patch(_result: None, batch: ScheduleBatch) -> None:
+    """AFTER `ScheduleBatch.prepare_for_extend`: the batch's slots are known.
+
+    Rows were written before allocation, with placeholders in the holes.  First the tree
+    adopts what the phantoms will compute, then every row that reads it is rewritten: a
+    request finds the refilled span in the same layer in which the phantom writes it.
+    """
+    cache = batch.tree_cache
+    if not isinstance(cache, PenelopeCache):
+        return
+    offset = 0
+    for req, length in zip(batch.reqs, batch.extend_lens, strict=True):
+        if isinstance(req, Phantom):
+            cache.refill(req.refills, req.span, batch.out_cache_loc[offset : offset + length])
+        offset += length
+    for req in batch.reqs:
+        patches = vars(req).pop(PATCHES, ())
+        for start, end in patches:
+            cache.req_to_token_pool.write(
+                (req.kv.req_pool_idx, slice(start, end)),
+                cache.slots_between(req.last_node, (start, end)).to(
+                    cache.req_to_token_pool.req_to_token.dtype
+                ),
+            )
+        _uncount_cached(req, sum(end - start for start, end in patches))
+    cache.refilling.settle(cache)
+
+
+def _uncount_cached(req: Req, missing: int) -> None:
+    """`meta_info.cached_tokens` counts what was reused, not the holes before it."""
+    if missing and not req.retracted_stain:
+        req.cached_tokens -= missing
+        req.cached_tokens_device -= missing
+
+
+def release_phantoms(_result: None, processor: Any, batch: ScheduleBatch, *_: Any) -> None:
+    """AFTER `SchedulerBatchResultProcessor.process_batch_result_prefill`."""
+    for req in batch.reqs:
+        if isinstance(req, Phantom) and req.kv.holds_kv:
+            release_kv_cache(req, processor.tree_cache, checkpoint=False)
+
+
+def uncount_matched(result: Any, req: Req, tree_cache: Any, *_: Any, **__: Any) -> None:
+    """AFTER `match_kv_cache`: holes are work to do, for `lpm` and for load reports."""
+    if isinstance(tree_cache, PenelopeCache):
+        missing = result.last_device_node.missing
+        req.num_matched_prefix_tokens = max(0, req.num_matched_prefix_tokens - missing)
+
+
+def refilling_first(
+    _result: None, policy: Any, waiting_queue: list[Req], *_: Any, **__: Any
+) -> None:
+    """AFTER `SchedulePolicy.calc_priority`."""
+    if isinstance(policy.tree_cache, PenelopeCache):
+        policy.tree_cache.refilling.move_to_front(waiting_queue)
+
+
+def uncount_phantoms(stats: Any, _cls: type, adder: Any, *_: Any, **__: Any) -> None:
+    """AFTER `PrefillStats.from_adder`: `#new-seq` counts users' requests."""
+    stats.num_new_seqs -= sum(isinstance(req, Phantom) for req in adder.can_run_list)
+
+
+def more_rows(configurator: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]] | None:
+    """BEFORE `KVCacheConfigurator._build_default_req_pool`.
+
+    A request with holes needs a row for each phantom too, and SGLang guarantees it one.
+    """
+    from sglang.srt.runtime_context import get_memory
+
+    if get_memory().radix_cache_backend != options.BACKEND_NAME:
+        return None
+    kwargs["max_num_reqs"] += options.read().phantom_rows
+    return (configurator, *args), kwargs
+
+
+def refuse_early(_result: None, server_args: Any) -> None:
+    """AFTER `check_server_args`: say no before any process is started."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    settings = resolving_view(server_args)
+    if settings.radix_cache_backend == options.BACKEND_NAME:
+        compat.require_supported(options.read())
+        refusals.require_supported_settings(settings)
+
+
+def handshake(_result: None, scheduler: Any) -> None:
+    """AFTER `Scheduler.init_schedule_policy`: prove that we are the live cache, hooks and all."""
+    if isinstance(scheduler.tree_cache, PenelopeCache):
+        compat.require_hooks([hook.target for hook in HOOKS])
+        refusals.require_supported_scheduler(scheduler)
+
+
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_COMPONENTS = "sglang.srt.managers.scheduler_components"
+
+HOOKS = (
+    Hook(f"{_SCHEDULER}.get_prefill_adder_class", prefill_adder_class, HookType.AROUND),
+    Hook(f"{_SCHEDULER}.init_schedule_policy", handshake, HookType.AFTER),
+    Hook(
+        "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend",
+        adopt_and_patch,
+        HookType.AFTER,
+    ),
+    Hook(
+        f"{_COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor"
+        ".process_batch_result_prefill",
+        release_phantoms,
+        HookType.AFTER,
+    ),
+    Hook("sglang.srt.mem_cache.common.match_kv_cache", uncount_matched, HookType.AFTER),
+    Hook(
+        "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority",
+        refilling_first,
+        HookType.AFTER,
+    ),
+    Hook(
+        f"{_COMPONENTS}.metrics_reporter.PrefillStats.from_adder",
+        uncount_phantoms,
+        HookType.AFTER,
+    ),
+    Hook(
+        "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._build_default_req_pool",
+        more_rows,
+        HookType.BEFORE,
+    ),
+    Hook(
+        "sglang.srt.arg_groups.validation_hook.check_server_args", refuse_early, HookType.AFTER
+    ),
+)
+
+
+def register() -> None:
+    for hook in HOOKS:
+        HookRegistry.register(hook.target, hook.function, hook.kind)

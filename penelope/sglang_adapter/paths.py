@@ -1,0 +1,82 @@
+"""What SGLang holds as a tree node: a value that names a matched path.
+
+A node id would go stale when the tree is split or merged between two calls; a
+path is its namespace and its tokens, and is found again in one walk.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penelope.policy import DEFAULT_NAMESPACE, UNIT_BYTES, Key, Match, Namespace, Residency
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The first ``end`` tokens of a history, as matched.
+
+    |<-- device -->|<-- hole -->|<-- device -->|
+    0           holes[0]     holes[0]          end
+    """
+
+    namespace: Namespace = DEFAULT_NAMESPACE
+    key: Key = field(default=Key(b""), repr=False)
+    end: int = 0
+    holes: tuple[Range, ...] = ()
+    """Missing KV that somebody must compute, in position order."""
+    awaits: tuple[Range, ...] = ()
+    """Missing KV that a request admitted to the same batch computes."""
+
+    @property
+    def missing(self) -> int:
+        """Tokens on the path without KV."""
+        return sum(end - start for start, end in self.holes + self.awaits)
+
+
+def path_of(matched: Match) -> Path:
+    return Path(
+        matched.namespace,
+        Key(matched.key[: matched.end * UNIT_BYTES]),
+        matched.end,
+        _missing(matched, arriving=False),
+        _missing(matched, arriving=True),
+    )
+
+
+def _missing(matched: Match, *, arriving: bool) -> tuple[Range, ...]:
+    """Matched holes, neighbours joined."""
+    ranges: list[Range] = []
+    for span in matched.spans:
+        if span.residency is Residency.HOLE and span.arriving is arriving:
+            start = ranges.pop()[0] if ranges and ranges[-1][1] == span.start else span.start
+            ranges.append((start, span.end))
+    return tuple(ranges)
+
+
+def pack_tokens(tokens: array[int], length: int) -> Key:
+    """The first ``length`` tokens as a key: one copy, no Python loop."""
+    ids = np.frombuffer(tokens, dtype=np.int64, count=length) if length else np.empty(0, np.int64)
+    return Key(ids.astype("<u4").tobytes())
+
+
+def namespace_of(key: RadixKey, req: Any = None) -> Namespace:
+    """Adapter and salt, unambiguously.
+
+    SGLang glues the caller's extra key and the LoRA id into one string, in which
+    ('ab', 'c') and ('a', 'bc') are the same.  The id's length in front tells them apart.
+    """
+    adapter = key.extra_key
+    if req is not None and req.lora_id is not None:
+        adapter = f"{len(req.lora_id)}:{adapter}"
+    elif adapter is not None:
+        adapter = f"0:{adapter}"
+    return Namespace(adapter, key.cache_salt)

@@ -1,0 +1,296 @@
+"""Introspection and faults for tests, loaded into the engine as a plug-in of its own.
+
+Methods are added to the live scheduler and called with ``Engine.collective_rpc``;
+what they find is written to files, because an RPC returns nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_parallel
+
+from penelope.policy import Granularity, Position
+from penelope.sglang_adapter import deterministic, hooks
+from penelope.sglang_adapter.cache import PenelopeCache
+from penelope.sglang_adapter.options import Options
+from penelope.sglang_adapter.phantom import Phantom
+
+Digest = bytes
+RECORDS: dict[tuple[str, int], set[Digest]] = defaultdict(set)
+"""(request, position) -> digests of the log-probabilities computed there."""
+ORIGINS: dict[str, int] = {"real": 0, "phantom": 0}
+_rows: list[tuple[str, range, bool]] = []
+_recording = False
+_fault = ""
+
+
+def load() -> None:
+    scheduler = "sglang.srt.managers.scheduler.Scheduler"
+    HookRegistry.register(f"{scheduler}.init_schedule_policy", _extend, HookType.AFTER)
+    HookRegistry.register(f"{scheduler}.run_batch", _note_rows, HookType.BEFORE)
+    HookRegistry.register(
+        "sglang.srt.layers.logits_processor.LogitsProcessor.forward", _record, HookType.BEFORE
+    )
+    HookRegistry.register(
+        "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",
+        _misplace,
+        HookType.AFTER,
+    )
+    HookRegistry.register(
+        "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend",
+        _spoil,
+        HookType.AFTER,
+    )
+    HookRegistry.register(
+        "sglang.srt.managers.scheduler_components.invariant_checker"
+        ".SchedulerInvariantChecker.self_check_during_busy",
+        _audit_step,
+        HookType.AFTER,
+    )
+
+
+# What is computed
+
+
+def _note_rows(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
+    """Which (request, position) each row of the coming forward pass is."""
+    _rows.clear()
+    if not _recording:
+        return
+    if batch.forward_mode.is_decode():
+        for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
+            _rows.append((req.rid, range(length - 1, length), False))
+        return
+    for req, start, count in zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True):
+        phantom = isinstance(req, Phantom)
+        rid = req.served.rid if phantom else req.rid
+        _rows.append((rid, range(start, start + count), phantom))
+
+
+def _record(
+    processor: Any, input_ids: Any, hidden_states: torch.Tensor, lm_head: Any, *_: Any, **__: Any
+) -> None:
+    if not _rows:
+        return
+    logits = deterministic.tiled_linear(hidden_states, lm_head.weight)
+    values = torch.log_softmax(logits.float(), dim=-1).contiguous().numpy()
+    at = 0
+    for rid, positions, phantom in _rows:
+        for position in positions:
+            RECORDS[rid, position].add(_digest(values[at].tobytes()))
+            at += 1
+        ORIGINS["phantom" if phantom else "real"] += len(positions)
+    assert at == len(values), f"{len(values)} rows were computed, {at} were expected"
+
+
+def _digest(data: bytes) -> Digest:
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+# Faults that the equivalence tests must catch
+
+
+def _phantom_rows(batch: Any) -> list[slice]:
+    found, at = [], 0
+    for req, count in zip(batch.reqs, batch.extend_lens, strict=True):
+        if isinstance(req, Phantom):
+            found.append(slice(at, at + count))
+        at += count
+    return found
+
+
+def _spoil(_result: None, batch: Any) -> None:
+    """After the tree has adopted the slots: what the phantom computes goes to the dummy page."""
+    if _fault == "hole-left-unfilled":
+        for rows in _phantom_rows(batch):
+            batch.out_cache_loc[rows] = batch.out_cache_loc[rows] % batch.tree_cache.page_size
+
+
+def _misplace(forward_batch: Any, batch: Any, *_: Any, **__: Any) -> None:
+    if _fault == "wrong-positions" and batch.forward_mode.is_extend():
+        for rows in _phantom_rows(batch):
+            forward_batch.positions[rows] += 1
+
+
+# The scheduler's side of the RPC
+
+
+def _extend(_result: None, scheduler: Any) -> None:
+    for function in (
+        penelope_configure, penelope_record, penelope_dump, penelope_fault, penelope_audit,
+    ):
+        setattr(scheduler, function.__name__, function.__get__(scheduler))
+
+
+def penelope_configure(
+    self: Any,
+    pool: int | None = None,
+    chunk: int | None = None,
+    schedule: str | None = None,
+    position: str | None = None,
+    granularity: str | None = None,
+    block: int | None = None,
+    rows: int | None = None,
+    mixed: bool | None = None,
+) -> None:
+    """Change the idle engine: empties the cache first."""
+    assert self.flush_cache(), "the engine is busy"
+    if pool is not None:
+        _resize(self, pool)
+    if chunk is not None:
+        self.chunked_prefill_size = chunk if chunk > 0 else None
+    if mixed is not None:
+        self.is_mixed_chunk = mixed
+    if schedule is not None:
+        kinds = type(self.policy.policy).__mro__[0], *_policy_kinds()
+        self.policy.policy = next(k(schedule) for k in kinds if schedule in [m.value for m in k])
+    if rows is not None:
+        spare = self.req_to_token_pool
+        spare.size = rows
+        spare._alloc_size = rows + 1
+        spare.clear()
+    cache = self.tree_cache
+    if isinstance(cache, PenelopeCache):
+        old = cache.options
+        cache.options = Options(
+            position=Position(position) if position else old.position,
+            granularity=Granularity(granularity) if granularity else old.granularity,
+            block_size=block or old.block_size,
+        )
+        cache.statistics.reset()
+    self.tree_cache.reset()
+
+
+def _policy_kinds() -> tuple[type, ...]:
+    from sglang.srt.managers.schedule_policy import CacheAgnosticPolicy, CacheAwarePolicy
+
+    return CacheAwarePolicy, CacheAgnosticPolicy
+
+
+def _resize(scheduler: Any, tokens: int) -> None:
+    assert tokens % scheduler.page_size == 0, "the pool holds whole pages"
+
+    class Size:
+        max_total_num_tokens = tokens
+
+    scheduler.token_to_kv_pool_allocator.resize(Size)
+    for holder in (
+        scheduler, scheduler.invariant_checker, scheduler.pool_stats_observer,
+        scheduler.load_inquirer,
+    ):
+        if hasattr(holder, "max_total_num_tokens"):
+            object.__setattr__(holder, "max_total_num_tokens", tokens)
+
+
+def penelope_fault(self: Any, name: str) -> None:
+    global _fault
+    _fault = name
+
+
+def penelope_record(self: Any, on: bool) -> None:
+    global _recording
+    _recording = on
+    RECORDS.clear()
+    ORIGINS.update(real=0, phantom=0)
+
+
+def penelope_dump(self: Any, path: str) -> None:
+    """What was recorded, what is resident, and what the policy did."""
+    cache = self.tree_cache
+    found: dict[str, Any] = {"records": dict(RECORDS), "origins": dict(ORIGINS)}
+    if isinstance(cache, PenelopeCache):
+        found["statistics"] = cache.statistics.snapshot()
+        found["live_receipts"] = len(cache.state.leases)
+        found["nodes"] = len(cache.state.nodes)
+        found["tick"] = cache.state.tick
+        found["refilling"] = None if cache.refilling.req is None else cache.refilling.req.rid
+        found["resident"] = _resident(cache)
+    found["free_rows"] = self.req_to_token_pool.available_size()
+    found["free_tokens"] = self.token_to_kv_pool_allocator.available_size()
+    target = Path(f"{path}.{get_parallel().tp_rank}")
+    partial = target.with_suffix(".partial")
+    partial.write_bytes(pickle.dumps(found))
+    partial.rename(target)
+
+
+def _resident(cache: PenelopeCache) -> dict[Digest, Digest]:
+    """History up to a position -> digest of K and V there, over all layers."""
+    pool = cache.token_to_kv_pool_allocator.get_kvcache()
+    layers = range(pool.layer_num)
+    found: dict[Digest, Digest] = {}
+    for node, start, slots in cache.slots.items():
+        key = cache.state.nodes[node].key
+        namespace = repr(cache.state.nodes[node].namespace).encode()
+        rows = torch.cat(
+            [
+                buffer(layer)[slots].flatten(1)
+                for layer in layers
+                for buffer in (pool.get_key_buffer, pool.get_value_buffer)
+            ],
+            dim=1,
+        ).numpy()
+        history = hashlib.blake2b(namespace, digest_size=16)
+        history.update(key[: start * 4])
+        for offset in range(len(slots)):
+            position = start + offset
+            history.update(key[position * 4 : position * 4 + 4])
+            found[history.digest()] = _digest(rows[offset].tobytes())
+    return found
+
+
+# Invariants, after every scheduler step
+
+
+def _audit_step(_result: None, checker: Any) -> None:
+    if isinstance(checker.tree_cache, PenelopeCache):
+        audit(checker.tree_cache, checker._requests_owning_rows())
+
+
+def penelope_audit(self: Any) -> None:
+    if isinstance(self.tree_cache, PenelopeCache):
+        audit(self.tree_cache, self.invariant_checker._requests_owning_rows())
+        assert not self.tree_cache.state.leases, "an idle engine holds a lock"
+
+
+def audit(cache: PenelopeCache, owners: list[Any]) -> None:
+    """Every slot has exactly one owner; the core's counters equal a recount; no placeholder."""
+    page = cache.page_size
+    allocator = cache.token_to_kv_pool_allocator
+    owned = [allocator.get_all_free_pages()]
+    resident = 0
+    for node, start, slots in cache.slots.items():
+        label = cache.state.nodes[node]
+        assert (label.start, label.end) == (start, start + len(slots)), f"node {node} moved"
+        resident += len(slots)
+        owned.append(slots[::page] // page)
+    rows = cache.req_to_token_pool.req_to_token
+    for req in owners:
+        row = rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].to(torch.int64)
+        assert not (row < page).any(), f"{req.rid} reads a placeholder"
+        owned.append(row[req.kv.cache_protected_len :: page] // page)
+    pages = torch.cat(owned)
+    assert len(pages) == allocator.size // page, (
+        f"{len(pages)} pages have an owner, there are {allocator.size // page}"
+    )
+    assert len(torch.unique(pages)) == len(pages), "a page has two owners"
+    totals = cache.state.totals
+    assert totals.device == resident, f"{resident} slots are resident, not {totals.device}"
+    locked = sum(
+        n.length
+        for n in cache.state.nodes.values()
+        if n.locks and n.id in cache.slots
+    )
+    assert totals.locked == locked, f"{locked} tokens are locked, not {totals.locked}"
+    assert totals.reserved == 0, "SGLang reserves, the core does not"
+
+
+assert hooks.HOOKS, "the adapter's hooks are what is tested here"
+assert os.environ.get("PENELOPE_TEST_RPC") == "1", "only tests load this plug-in"

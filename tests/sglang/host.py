@@ -1,0 +1,84 @@
+"""A process of its own for one engine: a dying scheduler takes its parent with it.
+
+Requests come over a connection as (id, operation, arguments) and are answered in
+any order; generations run concurrently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+
+async def serve(engine: Any, link: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    sending = asyncio.Lock()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(ticket: int, operation: str, arguments: dict[str, Any]) -> None:
+        try:
+            result: Any = await perform(engine, operation, arguments)
+            ok = True
+        except Exception as error:  # noqa: BLE001  (whatever it was, the test wants to see it)
+            result, ok = f"{type(error).__name__}: {error}", False
+        async with sending:
+            await loop.run_in_executor(None, link.send, (ticket, ok, result))
+
+    while True:
+        try:
+            ticket, operation, arguments = await loop.run_in_executor(None, link.recv)
+        except EOFError:
+            return
+        if operation == "stop":
+            return
+        task = asyncio.ensure_future(answer(ticket, operation, arguments))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+
+async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any:
+    if operation == "generate":
+        return await engine.async_generate(**arguments)
+    if operation == "abort":
+        engine.tokenizer_manager.abort_request(**arguments)
+        return None
+    if operation == "flush":
+        return (await engine.tokenizer_manager.flush_cache()).success
+    if operation == "pause":
+        from sglang.srt.managers.io_struct import PauseGenerationReqInput
+
+        return await engine.tokenizer_manager.pause_generation(
+            PauseGenerationReqInput(**arguments)
+        )
+    if operation == "continue":
+        from sglang.srt.managers.io_struct import ContinueGenerationReqInput
+
+        return await engine.tokenizer_manager.continue_generation(ContinueGenerationReqInput())
+    if operation == "call":
+        # A blocking exchange of messages: beside the event loop, not in it.
+        method = arguments.pop("method")
+        return await asyncio.get_running_loop().run_in_executor(
+            None, lambda: engine.collective_rpc(method, **arguments)
+        )
+    raise ValueError(f"unknown operation {operation}")
+
+
+def main() -> None:
+    import sglang
+
+    address, arguments = sys.argv[1], eval(sys.argv[2])  # noqa: S307  (written by the harness)
+    engine = sglang.Engine(**arguments)
+    link = Client(address)
+    link.send("ready")
+    with contextlib.suppress(ConnectionError):
+        engine.loop.run_until_complete(serve(engine, link))
+    engine.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

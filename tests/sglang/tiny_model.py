@@ -1,0 +1,29 @@
+"""A random Qwen3, made on the spot: nothing is downloaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+VOCABULARY = 512
+
+
+def build(
+    folder: Path, *, layers: int = 3, hidden: int = 64, heads: int = 4, kv_heads: int = 2,
+    head_dim: int = 16, intermediate: int = 128, context: int = 4096, seed: int = 7,
+) -> Path:
+    """Write configuration and weights of a float32 Qwen3 and return the folder."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    if (folder / "config.json").exists():
+        return folder
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=intermediate,
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
+        head_dim=head_dim, max_position_embeddings=context, tie_word_embeddings=False,
+        bos_token_id=None, eos_token_id=None, initializer_range=0.3,
+    )
+    config.dtype = torch.float32
+    Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    return folder
