@@ -27,11 +27,11 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS = {
     "demo": Subcommand(
-        "penelope.runtime.replay.cli:demo",
+        "penelope.commands.replay:demo",
         "Replay a generated agent workload under five policies.",
     ),
     "replay": Subcommand(
-        "penelope.runtime.replay.cli:replay",
+        "penelope.commands.replay:replay",
         "Replay a trace in a closed loop and compare policies.",
     ),
     "cost": Subcommand(

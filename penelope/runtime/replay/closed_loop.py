@@ -1,0 +1,146 @@
+"""The clients: N sessions at a time, each thinking, asking and waiting for its answer."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+
+from penelope.runtime.replay.server import Counters, Job, Server
+from penelope.runtime.traces import Request, Session, Trace
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What one replay of one trace under one policy gave.  Times in seconds."""
+
+    counters: Counters
+    ttft: list[float] = field(default_factory=list)
+    """From a request's arrival to its first token, request by request."""
+    jct: list[float] = field(default_factory=list)
+    """From a session's first request to its last token, think times included."""
+
+
+def _ignore() -> None:
+    pass
+
+
+def replay(
+    trace: Trace,
+    server: Server,
+    concurrency: int,
+    answered: Callable[[], None] = _ignore,
+) -> Replayed:
+    """Replay every session of a trace, `concurrency` at a time.
+
+    A session's requests follow one another: each is sent its think time after the answer to the
+    one before.  When a session ends, the next one starts.  Every request must fit the device when
+    nothing else runs.  `answered` is called after every request.
+    """
+    return _Loop(trace, server, concurrency, answered).run()
+
+
+@dataclass(slots=True, eq=False)
+class _Active:
+    """A session in progress."""
+
+    session: Session
+    began: float
+    answered: int = 0
+    """Turns of the main stream."""
+    open_streams: int = 0
+
+
+class _Loop:
+    def __init__(
+        self, trace: Trace, server: Server, concurrency: int, on_answer: Callable[[], None]
+    ) -> None:
+        self.server = server
+        self.concurrency = concurrency
+        self.on_answer = on_answer
+        self.sessions = iter(trace.sessions)
+        self.events: list[tuple[float, int, Callable[[float], None]]] = []
+        self.order = count()
+        self.busy = False
+        self.result = Replayed(server.counters)
+
+    def run(self) -> Replayed:
+        for _ in range(self.concurrency):
+            self.next_session(0.0)
+        while self.events:
+            now = self.events[0][0]
+            while self.events and self.events[0][0] == now:
+                heapq.heappop(self.events)[2](now)
+            self.start_step(now)
+        assert self.server.idle, "a request waits and nothing will ever happen"
+        return self.result
+
+    def at(self, time: float, act: Callable[[float], None]) -> None:
+        """Simultaneous events happen in the order in which they were foreseen."""
+        heapq.heappush(self.events, (time, next(self.order), act))
+
+    # Server
+
+    def start_step(self, now: float) -> None:
+        if self.busy or self.server.idle:
+            return
+        seconds = self.server.start_step()
+        if seconds is not None:
+            self.busy = True
+            self.at(now + seconds, self.end_step)
+
+    def end_step(self, now: float) -> None:
+        self.busy = False
+        per_token = self.server.timing.seconds_per_output_token
+        for job in self.server.end_step():
+            self.result.ttft.append(now - job.arrival)
+            # The prefill gave the first token.
+            rest = max(0, job.request.out_tokens - 1) * per_token
+            self.at(now + rest, partial(self.end_request, job))
+
+    def end_request(self, job: Job, now: float) -> None:
+        self.server.end_request(job)
+        job.ended(now)
+
+    # Clients
+
+    def next_session(self, now: float) -> None:
+        session = next(self.sessions, None)
+        if session is not None:
+            active = _Active(session, began=now)
+            self.start_streams(active, now)
+
+    def start_streams(self, active: _Active, now: float) -> None:
+        """Start the streams that begin after as many answers as the main stream has now."""
+        for index, stream in enumerate(active.session.streams):
+            if stream.starts_after == active.answered:
+                active.open_streams += 1
+                self.send(active, index, stream.requests(), now + stream.delay_s)
+
+    def send(self, active: _Active, index: int, requests: Iterator[Request], now: float) -> None:
+        """Send the stream's next request after its think time, or end the stream."""
+        request = next(requests, None)
+        if request is None:
+            self.at(now, partial(self.end_stream, active))
+            return
+
+        def answered(now: float) -> None:
+            self.on_answer()
+            if index == 0:
+                active.answered += 1
+                self.start_streams(active, now)
+            self.send(active, index, requests, now)
+
+        def arrive(now: float) -> None:
+            self.server.submit(Job(request, now, answered))
+
+        self.at(now + request.think_s, arrive)
+
+    def end_stream(self, active: _Active, now: float) -> None:
+        """The session ends with its last open stream."""
+        active.open_streams -= 1
+        if active.open_streams == 0:
+            self.result.jct.append(now - active.began)
+            self.next_session(now)

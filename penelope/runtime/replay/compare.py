@@ -1,0 +1,239 @@
+"""The same workload under several policies, on disjoint groups of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from statistics import fmean, geometric_mean
+
+import numpy as np
+
+from penelope.policy import Config, policy
+from penelope.policy.cost import CostModel
+from penelope.policy.errors import InvalidConfigError, PenelopeError
+from penelope.runtime.replay.closed_loop import Replayed, replay
+from penelope.runtime.replay.server import Counters, Scheduler, Server, Timing
+from penelope.runtime.traces import Session, Trace
+
+
+class NothingFits(PenelopeError):
+    """No session of the trace can run on this device at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One cell of an experiment: everything but the trace and the policy.  Sizes in tokens."""
+
+    cost: CostModel
+    timing: Timing
+    device_tokens: int
+    concurrency: int
+    scheduler: Scheduler = Scheduler.LPM
+    block_tokens: int | None = None
+    """None: 64, or one hashed block of the trace if that is larger."""
+    page_tokens: int | None = None
+    """None: one hashed block of the trace."""
+    sticky_shared: bool = False
+
+    def config(self, name: str, unit_tokens: int) -> Config:
+        """The cache configuration of a named policy, in units of the trace.
+
+        Raises `InvalidConfigError` when a size is not a whole number of hashed blocks.
+        """
+        page = self.page_tokens or unit_tokens
+        block = self.block_tokens or max(64, page)
+        for what, tokens, of, size in (
+            ("page size", page, "the trace's hashed block", unit_tokens),
+            ("block size", block, "the page size", page),
+        ):
+            if tokens < size or tokens % size:
+                raise InvalidConfigError(
+                    f"a {what} of {tokens} tokens is not a multiple of {of}, {size} tokens: "
+                    f"choose a multiple of {size}"
+                )
+        if self.device_tokens < page:
+            raise InvalidConfigError(
+                f"a device of {self.device_tokens} tokens holds no page of {page}: give it more"
+            )
+        position, granularity = policy(name)
+        return Config(
+            self.device_tokens // page * page // unit_tokens,
+            page // unit_tokens,
+            block // unit_tokens,
+            position,
+            granularity,
+            self.sticky_shared,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One policy on one workload, as reported.  Tokens, seconds and cost units."""
+
+    requests: int
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    jct_mean_s: float
+    """Of a session: from its first request to its last token, think times included."""
+    hit_rate: float
+    """Share of prompt tokens that were not computed."""
+    computed_tokens: int
+    computed_units: float
+    recomputed_units: float
+    """Spent on tokens that had been cached, or computed, before."""
+    evicted_tokens: int
+    holes_per_request: float
+    over_evicted_tokens: int
+    """Freed beyond what was needed."""
+    nodes_max: int
+    policy_seconds: float
+    """CPU time in the policy core."""
+
+
+COMPARED = ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "jct_mean_s", "recomputed_units")
+"""What is compared group by group.  Less is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How a policy compares with the first one, over disjoint groups of sessions."""
+
+    geometric_mean: float | None
+    """Of the per-group ratios; None where the first policy had zero."""
+    groups_better: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All groups together, each group, and the ratios to the first policy."""
+
+    policies: dict[str, Summary]
+    replicates: list[dict[str, Summary]]
+    ratios: dict[str, dict[str, Ratio]]
+    refused_sessions: int
+    """Left out because one of their requests does not fit the device."""
+
+
+def _ignore(name: str) -> None:
+    del name
+
+
+def compare(
+    groups: Sequence[Trace],
+    setting: Setting,
+    names: Sequence[str],
+    answered: Callable[[str], None] = _ignore,
+) -> Comparison:
+    """Replay every group under every policy.  The first policy is the one compared with.
+
+    `answered` is told the policy after every request of its replay.
+    Raises `InvalidConfigError`, and `NothingFits` if a group has no session that can run.
+    """
+    configs = {name: setting.config(name, groups[0].unit_tokens) for name in names}
+    runnable = [_that_fit(group, configs[names[0]]) for group in groups]
+    per_group: list[dict[str, Replayed]] = []
+    for group in runnable:
+        done: dict[str, Replayed] = {}
+        for name in names:
+            server = Server(
+                configs[name],
+                setting.cost,
+                setting.timing,
+                setting.scheduler,
+                group.unit_tokens,
+            )
+            done[name] = replay(group, server, setting.concurrency, partial(answered, name))
+        _check_first_time_cost(done)
+        per_group.append(done)
+    scale = setting.cost.scale
+    replicates = [{n: _summary([done[n]], scale) for n in names} for done in per_group]
+    return Comparison(
+        {n: _summary([done[n] for done in per_group], scale) for n in names},
+        replicates,
+        {n: _ratios([(r[names[0]], r[n]) for r in replicates]) for n in names},
+        sum(len(g.sessions) - len(r.sessions) for g, r in zip(groups, runnable, strict=True)),
+    )
+
+
+def _that_fit(trace: Trace, config: Config) -> Trace:
+    """The sessions that can run to their end: refusing in the middle would depend on the policy."""
+    capacity = config.device_capacity * trace.unit_tokens
+    sessions = tuple(s for s in trace.sessions if largest_request(s) <= capacity)
+    if not sessions:
+        smallest = min(largest_request(s) for s in trace.sessions)
+        raise NothingFits(
+            f"no session fits a device of {capacity} tokens, the smallest needs {smallest}: "
+            f"raise --device-tokens or lower --max-context"
+        )
+    return replace(trace, sessions=sessions)
+
+
+def largest_request(session: Session) -> int:
+    """Tokens of the session's largest prompt with its output."""
+    return max(t.in_tokens + t.out_tokens for stream in session.streams for t in stream.turns)
+
+
+def _check_first_time_cost(done: dict[str, Replayed]) -> None:
+    """What is computed for the first time is the workload's, not the policy's."""
+    first = {name: d.counters.computed - d.counters.recomputed for name, d in done.items()}
+    assert len(set(first.values())) == 1, f"policies did different work: {first}"
+
+
+def _summary(runs: Sequence[Replayed], scale: int) -> Summary:
+    ttft = np.array([t for run in runs for t in run.ttft])
+    counted = [run.counters for run in runs]
+
+    def total(field: Callable[[Counters], int]) -> int:
+        return sum(field(c) for c in counted)
+
+    requests = total(lambda c: c.requests)
+    computed = total(lambda c: c.computed_tokens)
+    return Summary(
+        requests=requests,
+        ttft_mean_s=float(ttft.mean()),
+        ttft_p50_s=float(np.percentile(ttft, 50)),
+        ttft_p99_s=float(np.percentile(ttft, 99)),
+        jct_mean_s=fmean(t for run in runs for t in run.jct),
+        hit_rate=1 - computed / total(lambda c: c.prompt_tokens),
+        computed_tokens=computed,
+        computed_units=total(lambda c: c.computed) / scale,
+        recomputed_units=total(lambda c: c.recomputed) / scale,
+        evicted_tokens=total(lambda c: c.evicted_tokens),
+        holes_per_request=total(lambda c: c.holes) / requests,
+        over_evicted_tokens=total(lambda c: c.over_evicted_tokens),
+        nodes_max=max(c.nodes_max for c in counted),
+        policy_seconds=sum(c.policy_seconds for c in counted),
+    )
+
+
+def _ratios(pairs: Sequence[tuple[Summary, Summary]]) -> dict[str, Ratio]:
+    ratios = {}
+    for metric in COMPARED:
+        values = [(getattr(base, metric), getattr(own, metric)) for base, own in pairs]
+        defined = all(base > 0 and own > 0 for base, own in values)
+        ratios[metric] = Ratio(
+            geometric_mean([own / base for base, own in values]) if defined else None,
+            sum(own < base for base, own in values),
+            len(values),
+        )
+    return ratios
+
+
+def as_json(comparison: Comparison, config: dict[str, object]) -> dict[str, object]:
+    """The document that `--json` writes."""
+    return {
+        "config": config,
+        "policies": {name: asdict(s) for name, s in comparison.policies.items()},
+        "ratios": {
+            name: {metric: asdict(r) for metric, r in ratios.items()}
+            for name, ratios in comparison.ratios.items()
+        },
+        "refused_sessions": comparison.refused_sessions,
+        "replicates": [
+            {"policies": {name: asdict(s) for name, s in group.items()}}
+            for group in comparison.replicates
+        ],
+    }
