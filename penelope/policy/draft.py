@@ -214,8 +214,11 @@ class Draft:
             self.nodes[at.id] = at._replace(locks=at.locks + 1)
             at = None if at.parent is None else self.nodes[at.parent]
 
-    def unlock(self, receipt: ReceiptId, node: NodeId) -> None:
-        """One receipt less on the path to `node`; what it undertook to refill is a plain hole."""
+    def unlock(self, receipt: ReceiptId, node: NodeId) -> NodeId | None:
+        """One receipt less on the path to `node`; what it undertook to refill is a plain hole.
+
+        Returns the node where the path ends now, None if the whole tree has gone.
+        """
         at: Node | None = self.nodes[node]
         while at is not None:
             filler = None if at.filler == receipt else at.filler
@@ -224,7 +227,7 @@ class Draft:
             if not freed.locks and freed.residency is _DEVICE:
                 self.locked -= freed.length
             at = None if at.parent is None else self.nodes[at.parent]
-        self.prune(node)
+        return self.prune(node)
 
     def lease(self, receipt: Receipt) -> Lease:
         """What the receipt holds.  Raises `UnknownReceipt`."""
@@ -254,18 +257,19 @@ class Draft:
 
     # Canonical shape
 
-    def prune(self, start: NodeId) -> None:
+    def prune(self, start: NodeId) -> NodeId | None:
         """Restore the shape from a node that may just have become an idle leaf.
 
         Leaves without KV go, and so do the holes above them that no longer lead to any KV.
-        The node where this ends is a victim again if it is now a leaf.
+        The node where this ends, which is returned unless the whole tree has gone, is a victim
+        again if it is now a leaf.
         """
         node = self.nodes[start]
         while not node.children and not node.locks and node.residency is _HOLE:
             del self.nodes[node.id]
             if node.parent is None:
                 self.roots = self.roots.delete(node.namespace)
-                return
+                return None
             self.hole -= node.length
             self.effects.append(Remove(node.id))
             parent = self.nodes[node.parent]
@@ -274,23 +278,24 @@ class Draft:
                 stamp=max(parent.stamp, node.stamp),
             )
             self.nodes[node.id] = node
-        if node.is_root:
-            return
+        if node.parent is None:
+            return node.id
         if self.is_victim(node):
             self.victims = self.victims.insert(node.stamp, node.id)
-        elif len(node.children) == 1:
-            self.merge(node)
-        self.merge_each([node.id])
+        node = self.merge(node)
+        self.merge(self.nodes[_not_none(node.parent)])
+        return node.id
 
-    def merge(self, upper: Node, *, used_now: bool = False) -> None:
+    def merge(self, upper: Node, *, used_now: bool = False) -> Node:
         """Join a node to its only child if nothing distinguishes the two any more.
 
         Recency distinguishes them when the upper half was used later than anything below it,
         unless `used_now`: the path through both has just been used.  It never distinguishes two
         holes: no hole is a victim, and a refill comes with a later use of both.
+        Returns the node in which the upper half is now.
         """
         if upper.is_root or len(upper.children) != 1:
-            return
+            return upper
         child = self.nodes[next(iter(upper.children.values()))]
         if (
             upper.residency is not child.residency
@@ -299,16 +304,18 @@ class Draft:
             or not self._merges(upper)
             or not (used_now or upper.stamp <= child.stamp or upper.residency is _HOLE)
         ):
-            return
+            return upper
         above = self.nodes[_not_none(upper.parent)]
         self.nodes[above.id] = above._replace(
             children=above.children.set(self.edge(upper), child.id)
         )
-        self.nodes[child.id] = child._replace(
+        merged = child._replace(
             start=upper.start, parent=above.id, stamp=max(upper.stamp, child.stamp)
         )
+        self.nodes[child.id] = merged
         del self.nodes[upper.id]
         self.effects.append(Merge(upper.id, child.id))
+        return merged
 
     def merge_path(self, end: NodeId, *, used_now: bool = False) -> None:
         """Merge wherever possible on the path from the root to `end`."""

@@ -102,9 +102,9 @@ def release(state: State, receipt: Receipt) -> Step:
     draft = Draft(state)
     lease = draft.lease(receipt)
     draft.withdraw(receipt)
-    draft.unlock(receipt.id, lease.node)
-    if lease.node in draft.nodes:
-        draft.merge_path(lease.node)
+    end = draft.unlock(receipt.id, lease.node)
+    if end is not None:
+        draft.merge_path(end)
     return Step(*draft.close())
 
 
