@@ -283,7 +283,12 @@ class Draft:
         if self.is_victim(node):
             self.victims = self.victims.insert(node.stamp, node.id)
         node = self.merge(node)
-        self.merge(self.nodes[_not_none(node.parent)])
+        # A boundary further up can only have changed if the one below it did.
+        while node.parent is not None:
+            merged = self.merge(self.nodes[node.parent])
+            if merged.id != node.id:
+                break
+            node = merged
         return node.id
 
     def merge(self, upper: Node, *, used_now: bool = False) -> Node:
