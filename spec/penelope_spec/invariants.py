@@ -167,7 +167,7 @@ TRACE: Final = (
         "determinism",
         Kind.TRACE,
         "The same operations give the same states and effects, in any process.",
-        "two processes with different hash seeds, tests/spec/test_determinism.py",
+        "two processes with different hash seeds, tests/property",
     ),
     Invariant(
         "exact-refill",

@@ -60,9 +60,10 @@ def summary(verdicts: Sequence[Verdict]) -> list[str]:
     bounded = sum(v.scope.startswith("bounded") for v in verdicts)
     broken = [one for v in verdicts for one in v.broken]
     seconds = sum(v.seconds for v in verdicts)
-    return [
+    total = (
         f"{count[Status.PROVED]} of {len(verdicts)} proved in {seconds:.1f} s, "
         f"{count[Status.COUNTEREXAMPLE]} with a counterexample, {count[Status.UNKNOWN]} unknown; "
-        f"{bounded} by exhausting bounded trees, the others without a bound.",
-        f"{sum(one.refuted for one in broken)} of {len(broken)} broken variants refuted.",
-    ]
+        f"{bounded} by exhausting bounded trees, the others without a bound."
+    )
+    refuted = sum(one.refuted for one in broken)
+    return [total, f"{refuted} of {len(broken)} broken variants refuted."]
