@@ -28,10 +28,12 @@ COMPUTED = "penelope_computed"
 """Attribute of a request in a new batch: tokens of its prefix that were computed for it."""
 
 
-class PenelopeAdder(PrefillAdder):  # type: ignore[misc]  # SGLang has no type stubs
+class PenelopeAdder(PrefillAdder):
     """SGLang's admission, which knows what a hole costs."""
 
     tree_cache: PenelopeCache
+    rem_chunk_tokens: int | None
+    rem_input_tokens: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

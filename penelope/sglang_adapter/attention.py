@@ -46,7 +46,7 @@ class NewRowsAttention(TorchNativeAttnBackend):
             forward_batch.req_pool_indices, starts, lengths, zero_row=rows
         )
 
-    def _run_sdpa_forward_extend(
+    def _run_sdpa_forward_extend(  # noqa: PLR0913  (SGLang's signature)
         self,
         query: torch.Tensor,
         output: torch.Tensor,
@@ -89,7 +89,7 @@ class NewRowsAttention(TorchNativeAttnBackend):
             first += length - prefix
         return output
 
-    def _run_sdpa_forward_decode(
+    def _run_sdpa_forward_decode(  # noqa: PLR0913  (SGLang's signature)
         self,
         query: torch.Tensor,
         output: torch.Tensor,

@@ -7,6 +7,7 @@ what SGLang allocated and freed, and reserves nothing itself.
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Iterable
@@ -27,7 +28,17 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 )
 
 from penelope import policy
-from penelope.policy import Effect, Key, Match, Namespace, Plan, Receipt, ReceiptId, Residency, State
+from penelope.policy import (
+    Effect,
+    Key,
+    Match,
+    Namespace,
+    Plan,
+    Receipt,
+    ReceiptId,
+    Residency,
+    State,
+)
 from penelope.sglang_adapter.events import PlacementEvents
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.paths import Path, Range, namespace_of, pack_tokens, path_of
@@ -40,10 +51,12 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
+logger = logging.getLogger(__name__)
+
 NO_PATH = Path()
 
 
-class PenelopeCache(BasePrefixCache):  # type: ignore[misc]  # SGLang has no type stubs
+class PenelopeCache(BasePrefixCache):
     """Keeps KV where recomputing it is dear, and finds it again behind holes."""
 
     def __init__(self, params: CacheInitParams, options: Options) -> None:
@@ -91,7 +104,8 @@ class PenelopeCache(BasePrefixCache):  # type: ignore[misc]  # SGLang has no typ
         return torch.cat(parts) if parts else self.slots.empty
 
     def pretty_print(self) -> None:
-        print(repr(self.state))
+        """SGLang asks for it when an allocation has failed."""
+        logger.error("%r", self.state)
 
     # Reading
 
@@ -171,7 +185,7 @@ class PenelopeCache(BasePrefixCache):  # type: ignore[misc]  # SGLang has no typ
         self, node: Path, params: DecLockRefParams | None = None
     ) -> DecLockRefResult:
         """Release by receipt; a second release of one receipt is refused by the core."""
-        assert params is not None and params.node_id is not None, "a lock needs its receipt"
+        assert params is not None, "a lock is released with its receipt"
         before = self.state.evictable
         self._apply(*policy.release(self.state, Receipt(ReceiptId(params.node_id))))
         return DecLockRefResult(delta=self.state.evictable - before)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import TreeLock
 
 
-class Phantom(Req):  # type: ignore[misc]  # SGLang has no type stubs
+class Phantom(Req):
     """The request that refills one hole, or one part of it."""
 
     def __init__(

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("sglang", reason="SGLang is not installed: pip install '.[sglang]'")
 
-from tests.sglang import tiny_model  # noqa: E402  (needs what the line above looks for)
-from tests.sglang.harness import Engine  # noqa: E402
+from tests.sglang import tiny_model
+from tests.sglang.harness import Engine
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,11 @@ RECORDS: dict[tuple[str, int], set[Digest]] = defaultdict(set)
 """(request, position) -> digests of the log-probabilities computed there."""
 ORIGINS: dict[str, int] = {"real": 0, "phantom": 0}
 _rows: list[tuple[str, range, bool]] = []
-_recording = False
-_fault = ""
+
+
+class _Switches:
+    recording = False
+    fault = ""
 
 
 def load() -> None:
@@ -58,7 +61,7 @@ def load() -> None:
 def _note_rows(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
     """Which (request, position) each row of the coming forward pass is."""
     _rows.clear()
-    if not _recording:
+    if not _Switches.recording:
         return
     if batch.forward_mode.is_decode():
         for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
@@ -104,14 +107,14 @@ def _phantom_rows(batch: Any) -> list[slice]:
 
 def _spoil(forward_batch: Any, _cls: type, batch: Any, *_: Any, **__: Any) -> None:
     """Just before the forward pass, when the tree has adopted the phantoms' slots."""
-    if not _fault or not batch.forward_mode.is_extend():
+    if not _Switches.fault or not batch.forward_mode.is_extend():
         return
     for rows in _phantom_rows(batch):
-        if _fault == "hole-left-unfilled":
+        if _Switches.fault == "hole-left-unfilled":
             # What the phantom computes goes to the dummy page.
             forward_batch.out_cache_loc = forward_batch.out_cache_loc.clone()
             forward_batch.out_cache_loc[rows] %= batch.tree_cache.page_size
-        elif _fault == "wrong-positions":
+        elif _Switches.fault == "wrong-positions":
             forward_batch.positions[rows] += 1
 
 
@@ -145,8 +148,7 @@ def penelope_configure(
     if mixed is not None:
         self.is_mixed_chunk = mixed
     if schedule is not None:
-        kinds = type(self.policy.policy).__mro__[0], *_policy_kinds()
-        self.policy.policy = next(k(schedule) for k in kinds if schedule in [m.value for m in k])
+        self.policy.policy = _schedule_policy(schedule)
     if rows is not None:
         spare = self.req_to_token_pool
         spare.size = rows
@@ -164,10 +166,14 @@ def penelope_configure(
     self.tree_cache.reset()
 
 
-def _policy_kinds() -> tuple[type, ...]:
+def _schedule_policy(name: str) -> Any:
     from sglang.srt.managers.schedule_policy import CacheAgnosticPolicy, CacheAwarePolicy
 
-    return CacheAwarePolicy, CacheAgnosticPolicy
+    for kind in (CacheAwarePolicy, CacheAgnosticPolicy):
+        for member in kind:
+            if member.value == name:
+                return member
+    raise ValueError(f"no schedule policy {name}")
 
 
 def _resize(scheduler: Any, tokens: int) -> None:
@@ -183,16 +189,17 @@ def _resize(scheduler: Any, tokens: int) -> None:
     ):
         if hasattr(holder, "max_total_num_tokens"):
             object.__setattr__(holder, "max_total_num_tokens", tokens)
+    # A prompt longer than the pool is refused when it arrives.
+    scheduler.max_req_len = min(scheduler.model_config.context_len - 1, tokens - 1)
+    scheduler.max_req_input_len = scheduler.max_req_len - 5
 
 
 def penelope_fault(self: Any, name: str) -> None:
-    global _fault
-    _fault = name
+    _Switches.fault = name
 
 
 def penelope_record(self: Any, on: bool) -> None:
-    global _recording
-    _recording = on
+    _Switches.recording = on
     RECORDS.clear()
     ORIGINS.update(real=0, phantom=0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import pickle
 import subprocess
@@ -74,7 +75,7 @@ class Engine:
         listener = Listener(address)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "host.py"), address, repr(settings)],
+                [sys.executable, str(HERE / "host.py"), address, json.dumps(settings)],
                 env=environment(self.folder, **(variables or {})),
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from multiprocessing.connection import Client, Connection
@@ -42,7 +43,11 @@ async def serve(engine: Any, link: Connection) -> None:
 
 async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any:
     if operation == "generate":
-        return await engine.async_generate(**arguments)
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        return await anext(
+            engine.tokenizer_manager.generate_request(GenerateReqInput(**arguments), None)
+        )
     if operation == "abort":
         engine.tokenizer_manager.abort_request(**arguments)
         return None
@@ -70,7 +75,7 @@ async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any
 def main() -> None:
     import sglang
 
-    address, arguments = sys.argv[1], eval(sys.argv[2])  # noqa: S307  (written by the harness)
+    address, arguments = sys.argv[1], json.loads(sys.argv[2])
     engine = sglang.Engine(**arguments)
     link = Client(address)
     link.send("ready")
