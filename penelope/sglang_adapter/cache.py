@@ -27,7 +27,17 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 )
 
 from penelope import policy
-from penelope.policy import Effect, Key, Match, Namespace, Plan, Receipt, ReceiptId, Residency, State
+from penelope.policy import (
+    Effect,
+    Key,
+    Match,
+    Namespace,
+    Plan,
+    Receipt,
+    ReceiptId,
+    Residency,
+    State,
+)
 from penelope.sglang_adapter.events import PlacementEvents
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.paths import Path, Range, namespace_of, pack_tokens, path_of
@@ -167,9 +177,7 @@ class PenelopeCache(BasePrefixCache):  # type: ignore[misc]  # SGLang has no typ
             delta=self.state.evictable - before, node_id=int(acquired.receipt.id)
         )
 
-    def dec_lock_ref(
-        self, node: Path, params: DecLockRefParams | None = None
-    ) -> DecLockRefResult:
+    def dec_lock_ref(self, node: Path, params: DecLockRefParams | None = None) -> DecLockRefResult:
         """Release by receipt; a second release of one receipt is refused by the core."""
         assert params is not None and params.node_id is not None, "a lock needs its receipt"
         before = self.state.evictable
