@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from penelope.cli import import_or_name_extra
 from penelope.policy import POLICIES, policy
-from penelope.policy.cost import PRESET_CONFIGS
+from penelope.policy.cost import PRESET_CONFIGS, CostModel
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import load_model
-from penelope.runtime.outputs import check_writable, write_whole
-from penelope.runtime.replay.compare import Comparison, Setting, as_json, compare
+from penelope.runtime.outputs import OutputError, check_writable, write_whole
+from penelope.runtime.replay.compare import Comparison, Setting, as_json, compare, fitting
+from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
+from penelope.runtime.replay.plot import plot
 from penelope.runtime.replay.server import Scheduler, Timing
-from penelope.runtime.replay.table import legend, table
+from penelope.runtime.replay.table import WIDTH, legend, table
 from penelope.runtime.traces import (
     FORMATS,
     GeneratorOptions,
     Selection,
     SharedPrefix,
     Trace,
+    TraceError,
     generate,
     load,
 )
@@ -90,7 +96,12 @@ EFFECTIVE_TFLOPS = 400.0
 @click.option("--seconds-per-output-token", default=0.02, show_default=True, type=float)
 @click.option("--chunk-tokens", default=8192, show_default=True, type=int, help="A prefill step.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results here.")
-@click.option("--plot", "plot_path", type=click.Path(path_type=Path), help="Draw them (PNG).")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path),
+    help=f"Draw them here: {', '.join(PLOT_SUFFIXES)}.",
+)
 def replay(
     path: Path | None,
     format_name: str,
@@ -122,18 +133,23 @@ def replay(
     before and its recorded think time; when one ends the next begins.  Time comes from the cost
     model, decisions from the policy core that also runs in the engine.
     """
-    for value, flag in ((replicates, "--replicates"), (concurrency, "--concurrency")):
-        if value < 1:
+    for value, flag in (
+        (sessions, "--sessions"),
+        (replicates, "--replicates"),
+        (max_context, "--max-context"),
+        (concurrency, "--concurrency"),
+        (device_tokens, "--device-tokens"),
+        (chunk_tokens, "--chunk-tokens"),
+    ):
+        if value is not None and value < 1:
             raise InvalidConfigError(f"{flag} is {value}: give 1 or more")
     names = policy_names(policies)
-    for output in (json_path, plot_path):
-        if output is not None:
-            check_writable(output)
+    if path is None and format_name not in ("auto", *FORMATS):
+        raise TraceError(f"--format {format_name} is not known", f"give auto, {', '.join(FORMATS)}")
+    check_outputs(json_path, plot_path, path)
     cost = load_model(model)
-    if effective_tflops <= 0:
-        raise InvalidConfigError(f"--effective-tflops is {effective_tflops}: give more than 0")
     if seconds_per_unit is None:
-        seconds_per_unit = cost.flops_per_unit / (effective_tflops * 1e12)
+        seconds_per_unit = _seconds_per_unit(cost, effective_tflops)
     setting = Setting(
         cost,
         Timing(seconds_per_unit, seconds_per_prefill, seconds_per_output_token, chunk_tokens),
@@ -154,10 +170,10 @@ def replay(
     groups = [trace.group(index, size) for index in range(replicates)]
     result = _compare(groups, setting, names)
     title = (
-        f"{trace.name}: {result.policies[names[0]].requests:,} requests, {concurrency} sessions "
-        f"at a time, {device_tokens:,} tokens of KV, {cost.name}, {scheduler}"
+        f"{PurePath(trace.name).name}: {_counted(result.policies[names[0]].requests, 'request')}, "
+        f"{_counted(concurrency, 'session')} at a time, {device_tokens:,} tokens of KV, "
+        f"{cost.name}, {scheduler}"
     )
-    _show(result, title, trace)
     config = {
         "trace": trace.name,
         "format": trace.format,
@@ -179,7 +195,12 @@ def replay(
         "sticky_shared": sticky_shared,
         "timing": asdict(setting.timing),
     }
-    _write(result, config, title, json_path, plot_path)
+    try:
+        _write(result, config, title, json_path, plot_path)
+    finally:
+        # Last, so that a reader who leaves (`| head`) costs no file; and in any case, so that a
+        # full disk costs no table.
+        _show(result, title, trace)
 
 
 def _write(
@@ -193,9 +214,25 @@ def _write(
         document = json.dumps(as_json(result, config), indent=2) + "\n"
         write_whole(json_path, lambda beside: _text(beside, document))
     if plot_path is not None:
-        from penelope.runtime.replay.plot import plot
-
         write_whole(plot_path, lambda beside: plot(result, title, beside))
+
+
+def check_outputs(json_path: Path | None, plot_path: Path | None, trace: Path | None) -> None:
+    """Raises `PenelopeError` if the results could not be written when they are there."""
+    if plot_path is not None:
+        if plot_path.suffix.lower() not in PLOT_SUFFIXES:
+            raise OutputError(
+                f"--plot {plot_path} has no suffix that can be drawn: "
+                f"end it in {' or '.join(PLOT_SUFFIXES)}"
+            )
+        import_or_name_extra("matplotlib")
+    taken = set() if trace is None else {os.path.realpath(trace)}
+    for output in (json_path, plot_path):
+        if output is not None:
+            if os.path.realpath(output) in taken:
+                raise OutputError(f"{output} is named twice: give every file a name of its own")
+            taken.add(os.path.realpath(output))
+            check_writable(output)
 
 
 def _text(path: Path, document: str) -> None:
@@ -230,6 +267,15 @@ def policy_names(text: str) -> list[str]:
     return names
 
 
+def _seconds_per_unit(cost: CostModel, effective_tflops: float) -> float:
+    # So written that "not a number" is refused too; below, the time of a unit leaves the floats.
+    if not 1e-6 <= effective_tflops <= 1e9:
+        raise InvalidConfigError(
+            f"--effective-tflops is {effective_tflops}: give a number from 1e-6 to 1e9"
+        )
+    return cost.flops_per_unit / (effective_tflops * 1e12)
+
+
 def _scheduler(name: str) -> Scheduler:
     try:
         return Scheduler(name)
@@ -247,8 +293,8 @@ def _generated(
 ) -> Trace:
     return generate(
         GeneratorOptions(
-            sessions=sessions or 24 * replicates,
-            max_context=max_context or 131_072,
+            sessions=24 * replicates if sessions is None else sessions,
+            max_context=131_072 if max_context is None else max_context,
             seed=seed,
             shared_prefix=SharedPrefix.parse(shared_prefix or "by-tools"),
         )
@@ -265,24 +311,33 @@ def _compare(groups: Sequence[Trace], setting: Setting, names: Sequence[str]) ->
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        # Not the console's opinion: it takes a pipe for a terminal where colour is forced.
+        disable=not sys.stderr.isatty(),
     ) as progress:
-        total = sum(group.requests for group in groups)
+        total = sum(group.requests for group in fitting(groups, setting))
         tasks = {name: progress.add_task(name, total=total) for name in names}
         return compare(groups, setting, names, lambda name: progress.advance(tasks[name]))
 
 
 def _show(result: Comparison, title: str, trace: Trace) -> None:
-    console = Console(highlight=False)
-    console.print(title, soft_wrap=True)
+    # A narrower window gets the lines broken, not the figures cut off.
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = max(console.width, WIDTH)
+    console.print(title)
     omitted = trace.omitted
-    for count, what in (
-        (omitted.sessions, "sessions begin with a request beyond --max-context: left out"),
-        (omitted.turns, "later requests are beyond --max-context: cut off"),
-        (omitted.streams, "sub-agents: left out with the requests that started them"),
-        (result.refused_sessions, "sessions have a request larger than the device: refused"),
+    for count, noun, why in (
+        (omitted.sessions, "session", "left out: the first request is beyond --max-context"),
+        (omitted.turns, "later request", "cut off: beyond --max-context, or after one that is"),
+        (omitted.streams, "sub-agent", "left out: not asked for, or its session was cut off"),
+        (result.refused_sessions, "session", "refused: a request is larger than the device"),
     ):
         if count:
-            console.print(f"{count:,} {what}", soft_wrap=True)
+            console.print(f"{_counted(count, noun)} {why}")
+    console.print()
     console.print(table(result))
-    console.print(legend(result), soft_wrap=True)
+    console.print()
+    console.print(legend(result))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from penelope.policy.errors import PenelopeError
@@ -15,16 +17,12 @@ class OutputError(PenelopeError):
 
 
 def check_writable(path: Path) -> None:
-    """Raises `OutputError` if a file cannot be put there, before hours are spent on it."""
-    if path.is_dir():
-        raise OutputError(f"{path} is a folder: name a file in it")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise OutputError(f"{path} exists and may not be written: name another file")
-    folder = path.parent
-    if not folder.is_dir():
-        raise OutputError(f"{folder} is no folder: create it, or name a file elsewhere")
-    if not os.access(folder, os.W_OK):
-        raise OutputError(f"{folder} may not be written to: name a file elsewhere")
+    """Raises `OutputError` if a file cannot be put there, before hours are spent on it.
+
+    A file is put there for a moment, under another name: permission bits alone do not tell.
+    """
+    with _file_beside(path):
+        pass
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -32,22 +30,55 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
     Raises `OutputError`, and then `path` is as it was.
     """
+    with _file_beside(path) as (beside, target):
+        write(beside)
+        mode = _mode(target)
+        beside.chmod(0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
+        beside.replace(target)
+
+
+@contextmanager
+def _file_beside(path: Path) -> Iterator[tuple[Path, Path]]:
+    """A new empty file of the same suffix, and what it may replace.  Nothing of it stays.
+
+    Raises `OutputError`, also for what goes wrong while it is used.
+    """
     try:
-        handle, name = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix
-        )
-        os.close(handle)
-        beside = Path(name)
+        # Through a symbolic link to what it names: the link stays.
+        target = Path(os.path.realpath(path))
+        _require_replaceable(path, target)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".penelope-", suffix=path.suffix)
         try:
-            write(beside)
-            beside.chmod(0o666 & ~_umask())
-            beside.replace(path)
+            os.close(handle)
+            yield Path(name), target
         finally:
-            beside.unlink(missing_ok=True)
+            Path(name).unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{path} cannot be written ({error.strerror}): name another file"
+            f"{path} cannot be written ({error.strerror or error}): name another file"
         ) from error
+
+
+def _require_replaceable(path: Path, target: Path) -> None:
+    if not target.parent.is_dir():
+        raise OutputError(f"{target.parent} is no folder: create it, or name a file elsewhere")
+    mode = _mode(target)
+    if mode is None:
+        return
+    if stat.S_ISDIR(mode):
+        raise OutputError(f"{path} is a folder: name a file in it")
+    if not stat.S_ISREG(mode):
+        # A device or a pipe: putting a file in its place would not write to it but remove it.
+        raise OutputError(f"{path} is not a regular file: name another file")
+    if not os.access(target, os.W_OK):
+        raise OutputError(f"{path} exists and may not be written: name another file")
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
 
 
 def _umask() -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 
 from penelope.sglang_adapter.cache import PenelopeCache
-from penelope.sglang_adapter.paths import Path, Range
+from penelope.sglang_adapter.paths import Path, Range, covered
 from penelope.sglang_adapter.phantom import Phantom
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PATCHES = "penelope_patches"
 """Attribute of a request in a new batch: spans of its row that are refilled in this batch."""
+COMPUTED = "penelope_computed"
+"""Attribute of a request in a new batch: tokens of its prefix that were computed for it."""
 
 
 class PenelopeAdder(PrefillAdder):  # type: ignore[misc]  # SGLang has no type stubs
@@ -102,6 +104,9 @@ class PenelopeAdder(PrefillAdder):  # type: ignore[misc]  # SGLang has no type s
     def _commit_prefill_admission(self, req: Req, admission: Any, mamba_gap_reserve: int) -> None:
         path: Path = req.last_node
         holes, self._holes = self._holes, ()
+        refilling = self.tree_cache.refilling
+        before = refilling.filled if refilling.req is req else []
+        self._count(req, path, [*path.holes, *path.awaits, *before])
         if not path.missing:
             super()._commit_prefill_admission(req, admission, mamba_gap_reserve)
             return
@@ -115,8 +120,7 @@ class PenelopeAdder(PrefillAdder):  # type: ignore[misc]  # SGLang has no type s
             plain, req.lock = req.lock, lock
             self.tree_cache.unlock(plain)
         setattr(req, PATCHES, path.holes + path.awaits)
-        self._count_reuse(path)
-        self._uncount_missing(req, path.missing)
+        self.tree_cache.statistics.add("shared_holes", len(path.awaits))
 
     def _add_phantom(self, req: Req, path: Path, span: Range, refills: TreeLock) -> None:
         """Charge and queue the recomputation of one span, in front of the request."""
@@ -132,19 +136,19 @@ class PenelopeAdder(PrefillAdder):  # type: ignore[misc]  # SGLang has no type s
         self._update_prefill_budget(0, span[1] - span[0], 0, False)
         self.tree_cache.statistics.add("phantoms")
 
-    def _count_reuse(self, path: Path) -> None:
-        statistics = self.tree_cache.statistics
-        first = min(start for start, _ in path.holes + path.awaits)
-        statistics.add("reused_behind_hole_tokens", path.end - first - path.missing)
-        statistics.add("shared_holes", len(path.awaits))
-
-    def _uncount_missing(self, req: Req, missing: int) -> None:
-        """SGLang takes the whole matched prefix for a hit; holes are not."""
-        self.log_hit_tokens -= missing
+    def _count(self, req: Req, path: Path, computed: list[Range]) -> None:
+        """SGLang takes the whole matched prefix for a hit; what phantoms compute is not."""
+        tokens = covered(computed, path.end)
+        if not tokens:
+            return
+        first = min(start for start, _ in computed)
+        self.tree_cache.statistics.add("reused_behind_hole_tokens", path.end - first - tokens)
+        setattr(req, COMPUTED, tokens)
+        self.log_hit_tokens -= tokens
         if req.retracted_stain:
-            self.reprocessed_log_hit_tokens -= missing
+            self.reprocessed_log_hit_tokens -= tokens
         else:
-            self.log_device_hit_tokens -= missing
+            self.log_device_hit_tokens -= tokens
 
     # Only a part fits
 
@@ -161,7 +165,7 @@ class PenelopeAdder(PrefillAdder):  # type: ignore[misc]  # SGLang has no type s
             lock = self.tree_cache.lock_for_refill(path)
         for span in parts:
             self._add_phantom(req, path, span, lock)
-        self.tree_cache.refilling.hold(req, lock, self.tree_cache)
+        self.tree_cache.refilling.hold(req, lock, parts, self.tree_cache)
         self.tree_cache.statistics.add("partial_refills")
         return AddReqResult.OTHER
 

@@ -212,7 +212,10 @@ class PenelopeCache(BasePrefixCache):  # type: ignore[misc]  # SGLang has no typ
 
     def checkpoint(self, req: Req, *, up_to: int, **kwargs: Any) -> None:
         """Publish the request's KV, repoint its row onto the tree's copy, extend its lock."""
-        aligned = up_to // self.page_size * self.page_size
+        # Under overlap a mixed batch may have moved `extend_end` on by a token that is not
+        # known yet.
+        known = min(up_to, len(req.full_untruncated_fill_ids))
+        aligned = known // self.page_size * self.page_size
         protected: int = req.kv.cache_protected_len
         if aligned <= protected:
             return

@@ -9,7 +9,7 @@ from sglang.srt.mem_cache.common import release_kv_cache
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from penelope.sglang_adapter import compat, options, refusals
-from penelope.sglang_adapter.admission import PATCHES, PenelopeAdder
+from penelope.sglang_adapter.admission import COMPUTED, PATCHES, PenelopeAdder
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.phantom import Phantom
 
@@ -53,15 +53,15 @@ def adopt_and_patch(_result: None, batch: ScheduleBatch) -> None:
                     cache.req_to_token_pool.req_to_token.dtype
                 ),
             )
-        _uncount_cached(req, sum(end - start for start, end in patches))
+        _uncount_cached(req, vars(req).pop(COMPUTED, 0))
     cache.refilling.settle(cache)
 
 
-def _uncount_cached(req: Req, missing: int) -> None:
-    """`meta_info.cached_tokens` counts what was reused, not the holes before it."""
-    if missing and not req.retracted_stain:
-        req.cached_tokens -= missing
-        req.cached_tokens_device -= missing
+def _uncount_cached(req: Req, computed: int) -> None:
+    """`meta_info.cached_tokens` counts what was reused, not what phantoms computed for it."""
+    if computed and not req.retracted_stain:
+        req.cached_tokens -= computed
+        req.cached_tokens_device -= computed
 
 
 def release_phantoms(_result: None, processor: Any, batch: ScheduleBatch, *_: Any) -> None:

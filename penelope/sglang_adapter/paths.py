@@ -7,6 +7,7 @@ path is its namespace and its tokens, and is found again in one walk.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,17 @@ def _missing(matched: Match, *, arriving: bool) -> tuple[Range, ...]:
             start = ranges.pop()[0] if ranges and ranges[-1][1] == span.start else span.start
             ranges.append((start, span.end))
     return tuple(ranges)
+
+
+def covered(ranges: Iterable[Range], end: int) -> int:
+    """Positions before ``end`` that lie in any of the ranges."""
+    total = reach = 0
+    for start, stop in sorted(ranges):
+        low, high = max(start, reach), min(stop, end)
+        if low < high:
+            total += high - low
+            reach = high
+    return total
 
 
 def pack_tokens(tokens: array[int], length: int) -> Key:

@@ -10,7 +10,10 @@ its lock in a step in which it cannot go on, so it cannot starve them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from penelope.sglang_adapter.paths import Range
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -28,16 +31,19 @@ class Refilling:
         self.req: Req | None = None
         self._lock: TreeLock | None = None
         self._settled = False
+        self.filled: list[Range] = []
+        """What was recomputed for the request in earlier steps: not a cache hit of its own."""
 
     def may_begin(self, req: Req) -> bool:
         """Whether this request may take several steps: no other one does."""
         return self.req is None or self.req is req
 
-    def hold(self, req: Req, lock: TreeLock, cache: Locks) -> None:
-        """Part of the request's holes is being refilled; it keeps its place and its path."""
+    def hold(self, req: Req, lock: TreeLock, parts: Sequence[Range], cache: Locks) -> None:
+        """These parts of its holes are being refilled; it keeps its place and its path."""
         assert self.may_begin(req), "two requests refill over several steps"
         self.let_go(cache)
         self.req, self._lock, self._settled = req, lock, False
+        self.filled.extend(parts)
 
     def settle(self, cache: Locks) -> None:
         """This step's parts have their slots: between steps a plain lock is enough.
@@ -66,6 +72,7 @@ class Refilling:
         """The request was admitted, or it is gone."""
         self.let_go(cache)
         self.req = None
+        self.filled = []
 
     def drop_if(self, handle: CacheRequestHandle, cache: Locks) -> None:
         if self.req is not None and self.req.cache_request_handle == handle:

@@ -48,7 +48,7 @@ class Facts(TypedDict, total=False):
     match: Match
     """Argument of `touch` and `acquire`: `one-hole` is promised only with it."""
     receipt: Receipt
-    """Argument of `refill`, for `one-hole`."""
+    """Argument of `refill`, for `one-hole`; also of `checkpoint` and `release`."""
     start: int
     """Argument of `refill`, for `one-hole`."""
     freed: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Unpack
 
 from penelope.policy import Refused, State
-from penelope_spec import balance, facts, steps, structure
+from penelope_spec import balance, facts, formulas, steps, structure
 from penelope_spec.facts import Facts, Happened, Turned
 from penelope_spec.registry import Invariant, Kind, Violation
 
@@ -21,6 +21,7 @@ STATE: Final = (
         "every node is reached from the root of its namespace.",
         "predicate, z3",
         on_state=structure.well_formed,
+        formula=formulas.well_formed,
     ),
     Invariant(
         "one-copy",
@@ -29,6 +30,7 @@ STATE: Final = (
         "two nodes, and every slot has exactly one owner.",
         "predicate, z3; slots by check_slots on a shell",
         on_state=structure.one_copy,
+        formula=formulas.one_copy,
     ),
     Invariant(
         "accounting",
@@ -45,6 +47,7 @@ STATE: Final = (
         "a node's locks cover its descendants'.",
         "predicate, z3",
         on_state=balance.lock_balance,
+        formula=formulas.lock_balance,
     ),
     Invariant(
         "in-flight",
@@ -53,6 +56,7 @@ STATE: Final = (
         "has undertaken it.",
         "predicate, z3",
         on_state=balance.in_flight,
+        formula=formulas.in_flight,
     ),
     Invariant(
         "no-dangling-hole",
@@ -60,6 +64,7 @@ STATE: Final = (
         "Every hole that is not locked has a resident descendant.",
         "predicate, z3",
         on_state=balance.no_dangling_hole,
+        formula=formulas.no_dangling_hole,
     ),
     Invariant(
         "victim-order",
@@ -68,6 +73,7 @@ STATE: Final = (
         "no two under the same.",
         "predicate",
         on_state=structure.victim_order,
+        formula=formulas.stamps,
     ),
     Invariant(
         "merged",
@@ -161,7 +167,7 @@ TRACE: Final = (
         "determinism",
         Kind.TRACE,
         "The same operations give the same states and effects, in any process.",
-        "two processes with different hash seeds, tests/spec/test_determinism.py",
+        "two processes with different hash seeds, tests/property",
     ),
     Invariant(
         "exact-refill",

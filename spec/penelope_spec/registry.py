@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from penelope.policy import State
 from penelope_spec.facts import Happened, Turned
+from penelope_spec.logic import Formula
 
 
 class Kind(Enum):
@@ -50,3 +51,5 @@ class Invariant:
     on_state: StateCheck | None = None
     on_step: StepCheck | None = None
     on_refusal: RefusalCheck | None = None
+    formula: Formula | None = None
+    """Over the relations of `penelope_spec.logic`: read by z3, and evaluated on real states."""

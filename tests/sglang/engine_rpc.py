@@ -41,11 +41,6 @@ def load() -> None:
     )
     HookRegistry.register(
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",
-        _misplace,
-        HookType.AFTER,
-    )
-    HookRegistry.register(
-        "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend",
         _spoil,
         HookType.AFTER,
     )
@@ -107,16 +102,16 @@ def _phantom_rows(batch: Any) -> list[slice]:
     return found
 
 
-def _spoil(_result: None, batch: Any) -> None:
-    """After the tree has adopted the slots: what the phantom computes goes to the dummy page."""
-    if _fault == "hole-left-unfilled":
-        for rows in _phantom_rows(batch):
-            batch.out_cache_loc[rows] = batch.out_cache_loc[rows] % batch.tree_cache.page_size
-
-
-def _misplace(forward_batch: Any, batch: Any, *_: Any, **__: Any) -> None:
-    if _fault == "wrong-positions" and batch.forward_mode.is_extend():
-        for rows in _phantom_rows(batch):
+def _spoil(forward_batch: Any, _cls: type, batch: Any, *_: Any, **__: Any) -> None:
+    """Just before the forward pass, when the tree has adopted the phantoms' slots."""
+    if not _fault or not batch.forward_mode.is_extend():
+        return
+    for rows in _phantom_rows(batch):
+        if _fault == "hole-left-unfilled":
+            # What the phantom computes goes to the dummy page.
+            forward_batch.out_cache_loc = forward_batch.out_cache_loc.clone()
+            forward_batch.out_cache_loc[rows] %= batch.tree_cache.page_size
+        elif _fault == "wrong-positions":
             forward_batch.positions[rows] += 1
 
 

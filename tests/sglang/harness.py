@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import pickle
@@ -83,8 +84,11 @@ class Engine:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._tickets = itertools.count()
         self._loop = asyncio.new_event_loop()
-        self._link = self._accept(listener)
-        threading.Thread(target=self._receive, daemon=True).start()
+        self._link: Connection | None = None
+        with listener:
+            self._link = self._accept(listener)
+        self._receiver = threading.Thread(target=self._receive, daemon=True)
+        self._receiver.start()
 
     def _accept(self, listener: Listener) -> Connection:
         accepted: list[Connection] = []
@@ -110,6 +114,7 @@ class Engine:
         return "\n".join(line[:300] for line in text[-lines:])
 
     def _receive(self) -> None:
+        assert self._link is not None
         while True:
             try:
                 ticket, ok, result = self._link.recv()
@@ -139,6 +144,7 @@ class Engine:
         ticket = next(self._tickets)
         future = self._loop.create_future()
         self._pending[ticket] = future
+        assert self._link is not None
         try:
             self._link.send((ticket, operation, arguments))
         except OSError:
@@ -181,14 +187,14 @@ class Engine:
             assert sign not in text, f"the engine's log says '{sign}':\n{self.tail(80)}"
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            try:
+        if self.process.poll() is None and self._link is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self._link.send((-1, "stop", {}))
                 self.process.wait(20)
-            except (AttributeError, OSError, subprocess.TimeoutExpired):
-                pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, 9)  # the session that this engine started
-        except ProcessLookupError:
-            pass
         self.process.wait()
+        if self._link is not None:
+            self._receiver.join(5)
+            self._link.close()
+        self._loop.close()

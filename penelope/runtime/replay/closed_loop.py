@@ -57,6 +57,7 @@ class _Loop:
     def __init__(
         self, trace: Trace, server: Server, concurrency: int, on_answer: Callable[[], None]
     ) -> None:
+        self.trace = trace
         self.server = server
         self.concurrency = concurrency
         self.on_answer = on_answer
@@ -67,7 +68,7 @@ class _Loop:
         self.result = Replayed(server.counters)
 
     def run(self) -> Replayed:
-        for _ in range(self.concurrency):
+        for _ in range(min(self.concurrency, len(self.trace.sessions))):
             self.next_session(0.0)
         while self.events:
             now = self.events[0][0]

@@ -31,7 +31,7 @@ class Setting:
     concurrency: int
     scheduler: Scheduler = Scheduler.LPM
     block_tokens: int | None = None
-    """None: 64, or one hashed block of the trace if that is larger."""
+    """None: 64, or the next larger number of whole pages."""
     page_tokens: int | None = None
     """None: one hashed block of the trace."""
     sticky_shared: bool = False
@@ -41,8 +41,17 @@ class Setting:
 
         Raises `InvalidConfigError` when a size is not a whole number of hashed blocks.
         """
-        page = self.page_tokens or unit_tokens
-        block = self.block_tokens or max(64, page)
+        position, granularity = policy(name)
+        capacity, page, block = (tokens // unit_tokens for tokens in self.sizes(unit_tokens))
+        return Config(capacity, page, block, position, granularity, self.sticky_shared)
+
+    def sizes(self, unit_tokens: int) -> tuple[int, int, int]:
+        """Capacity, page and block in tokens, the capacity cut to whole pages.
+
+        Raises `InvalidConfigError` as `config` does.
+        """
+        page = unit_tokens if self.page_tokens is None else self.page_tokens
+        block = -(-64 // max(1, page)) * page if self.block_tokens is None else self.block_tokens
         for what, tokens, of, size in (
             ("page size", page, "the trace's hashed block", unit_tokens),
             ("block size", block, "the page size", page),
@@ -56,15 +65,7 @@ class Setting:
             raise InvalidConfigError(
                 f"a device of {self.device_tokens} tokens holds no page of {page}: give it more"
             )
-        position, granularity = policy(name)
-        return Config(
-            self.device_tokens // page * page // unit_tokens,
-            page // unit_tokens,
-            block // unit_tokens,
-            position,
-            granularity,
-            self.sticky_shared,
-        )
+        return self.device_tokens // page * page, page, block
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def compare(
     Raises `InvalidConfigError`, and `NothingFits` if a group has no session that can run.
     """
     configs = {name: setting.config(name, groups[0].unit_tokens) for name in names}
-    runnable = [_that_fit(group, configs[names[0]]) for group in groups]
+    runnable = fitting(groups, setting)
     per_group: list[dict[str, Replayed]] = []
     for group in runnable:
         done: dict[str, Replayed] = {}
@@ -158,17 +159,25 @@ def compare(
     )
 
 
-def _that_fit(trace: Trace, config: Config) -> Trace:
-    """The sessions that can run to their end: refusing in the middle would depend on the policy."""
-    capacity = config.device_capacity * trace.unit_tokens
-    sessions = tuple(s for s in trace.sessions if largest_request(s) <= capacity)
-    if not sessions:
-        smallest = min(largest_request(s) for s in trace.sessions)
-        raise NothingFits(
-            f"no session fits a device of {capacity} tokens, the smallest needs {smallest}: "
-            f"raise --device-tokens or lower --max-context"
-        )
-    return replace(trace, sessions=sessions)
+def fitting(groups: Sequence[Trace], setting: Setting) -> list[Trace]:
+    """The groups, each without the sessions that have a request larger than the device.
+
+    Refusing in the middle of a session would depend on the policy.  Raises `NothingFits` for a
+    group of which nothing is left, `InvalidConfigError` as `Setting.sizes` does.
+    """
+    fit = []
+    for number, trace in enumerate(groups, 1):
+        capacity, _, _ = setting.sizes(trace.unit_tokens)
+        sessions = tuple(s for s in trace.sessions if largest_request(s) <= capacity)
+        if not sessions:
+            smallest = min(largest_request(s) for s in trace.sessions)
+            of_group = f" of group {number}" if len(groups) > 1 else ""
+            raise NothingFits(
+                f"no session{of_group} fits a device of {capacity} tokens, the smallest needs "
+                f"{smallest}: raise --device-tokens or lower --max-context"
+            )
+        fit.append(replace(trace, sessions=sessions))
+    return fit
 
 
 def largest_request(session: Session) -> int:
@@ -177,8 +186,15 @@ def largest_request(session: Session) -> int:
 
 
 def _check_first_time_cost(done: dict[str, Replayed]) -> None:
-    """What is computed for the first time is the workload's, not the policy's."""
-    first = {name: d.counters.computed - d.counters.recomputed for name, d in done.items()}
+    """What is computed for the first time is the workload's, not the policy's.
+
+    Where an output is also another stream's prompt, whether a prefill or a decode computes it
+    first depends on the order of events, so the two are added up.
+    """
+    first = {
+        name: d.counters.computed - d.counters.recomputed + d.counters.decoded
+        for name, d in done.items()
+    }
     assert len(set(first.values())) == 1, f"policies did different work: {first}"
 
 

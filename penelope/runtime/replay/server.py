@@ -38,13 +38,18 @@ class Scheduler(Enum):
     """First come, first served."""
 
 
+LONGEST = 1e6
+"""Seconds that one thing may take: with more, sums over a trace would leave what floats hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long things take.
 
     A prefill step takes `seconds_per_prefill` plus `seconds_per_unit` for each cost unit that it
     computes.  A running request gets a token every `seconds_per_output_token`, whatever else
-    happens.  Raises `InvalidConfigError` for a negative number or a chunk below 1 token.
+    happens.  Raises `InvalidConfigError` for a time that is not from 0 to `LONGEST` seconds or a
+    chunk below 1 token.
     """
 
     seconds_per_unit: float
@@ -54,8 +59,11 @@ class Timing:
 
     def __post_init__(self) -> None:
         for name in ("seconds_per_unit", "seconds_per_prefill", "seconds_per_output_token"):
-            if getattr(self, name) < 0:
-                raise InvalidConfigError(f"{name} is {getattr(self, name)}: give 0 or more")
+            # So written that "not a number" is refused too.
+            if not 0 <= getattr(self, name) <= LONGEST:
+                raise InvalidConfigError(
+                    f"{name} is {getattr(self, name)}: give a number from 0 to {LONGEST:.0f}"
+                )
         if self.chunk_tokens < 1:
             raise InvalidConfigError(
                 f"a chunk of {self.chunk_tokens} tokens computes nothing: give 1 or more"
@@ -75,7 +83,6 @@ class Job:
     """Spans still to compute, in tokens, next one last."""
     holes: list[tuple[int, int]] = field(default_factory=list)
     """Spans to refill, in units, in position order."""
-    first_token: float = 0.0
 
 
 @dataclass(slots=True)
@@ -87,6 +94,8 @@ class Counters:
     computed_tokens: int = 0
     computed: int = 0
     recomputed: int = 0
+    decoded: int = 0
+    """What prefilling the outputs would have cost, where no prompt had held them before."""
     evicted_tokens: int = 0
     over_evicted_tokens: int = 0
     holes: int = 0
@@ -117,8 +126,9 @@ class Server:
         self._waiting: list[Job] = []
         self._unfinished: Job | None = None
         self._completing: list[Job] = []
-        # Everything that was ever computed: what an unlimited cache would hold.
-        self._ever = policy.empty(Config(2**62, position=config.position, block_size=1))
+        # Everything that was ever computed: what an unlimited cache would hold.  Nothing is ever
+        # evicted from it, so its switches are those that keep the fewest nodes and keys.
+        self._ever = policy.empty(Config(2**62, block_size=1))
         self.counters = Counters()
 
     @property
@@ -144,7 +154,6 @@ class Server:
         """Choose what the next step computes: its duration in seconds, None if it must wait."""
         budget = self._timing.chunk_tokens
         units = 0
-        self._completing = []
         if self._unfinished is not None:
             job, self._unfinished = self._unfinished, None
             budget, units = self._compute(job, budget, units)
@@ -169,7 +178,8 @@ class Server:
                 self._do(policy.refill, job.receipt, start, end)
             self._do(policy.checkpoint, job.receipt, job.request.prompt)
         self._note_nodes()
-        return self._completing
+        done, self._completing = self._completing, []
+        return done
 
     def end_request(self, job: Job) -> None:
         """The output is complete: its KV joins the tree, and nothing is locked any more."""
@@ -177,7 +187,10 @@ class Server:
         history = Key(job.request.prompt + job.request.output)
         self._do(policy.checkpoint, job.receipt, history)
         self._do(policy.release, job.receipt)
-        self._ever = policy.insert(self._ever, history).state
+        inserted = policy.insert(self._ever, history)
+        self._ever = inserted.state
+        known, end = inserted.resident, inserted.resident + inserted.adopted
+        self.counters.decoded += self._cost.scaled_span(known * self._unit, end * self._unit)
         self._note_nodes()
 
     def _units(self, request: Request) -> int:

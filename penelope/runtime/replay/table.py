@@ -6,27 +6,30 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from penelope.runtime.replay.compare import Comparison, Ratio
+from penelope.runtime.replay.digits import thousands, three_digits
+
+WIDTH = 80
 
 
 def table(comparison: Comparison) -> Table:
     """One row a policy; changes are relative to the first, group by group."""
     first = next(iter(comparison.policies))
-    shown = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    shown = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
     shown.add_column("policy", no_wrap=True)
     for heading in ("TTFT s", "change", "p50", "p99", "hits", "recomputed", "holes"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for name, s in comparison.policies.items():
         ratios = comparison.ratios[name]
         base = name == first
+        recomputed = "" if base else _ratio(ratios["recomputed_units"], counted=False)
         shown.add_row(
             name,
-            f"{s.ttft_mean_s:.2f}",
+            three_digits(s.ttft_mean_s),
             "" if base else _ratio(ratios["ttft_mean_s"], counted=True),
-            f"{s.ttft_p50_s:.2f}",
-            f"{s.ttft_p99_s:.1f}",
-            f"{100 * s.hit_rate:.1f}%",
-            f"{_units(s.recomputed_units)} "
-            + ("" if base else _ratio(ratios["recomputed_units"], counted=False)).rjust(5),
+            three_digits(s.ttft_p50_s),
+            three_digits(s.ttft_p99_s),
+            f"{100 * s.hit_rate:.1f}%".replace("100.0", "100"),
+            f"{_units(s.recomputed_units)} {recomputed:>5}",
             f"{s.holes_per_request:.2f}",
         )
     return shown
@@ -36,33 +39,34 @@ def legend(comparison: Comparison) -> str:
     """What the columns of the table mean."""
     groups = len(comparison.replicates)
     first = next(iter(comparison.policies))
-    if groups > 1:
-        against = (
-            f"Changes are against {first}: geometric mean over {groups} disjoint groups of\n"
-            f"sessions, and in how many of them it is better.  "
-        )
-    else:
-        against = (
-            f"Changes are against {first}.  This is one group, which an irrelevant change\n"
-            f"moves by 10 to 30 %: use --replicates for a claim.  "
+    columns = (
+        "TTFT: mean time to first token, with median and 99th percentile.  hits: prompt tokens "
+        "not computed.  recomputed: cost of computing what had been cached before, in query-key "
+        "pairs of one layer.  holes: refilled a request."
+    )
+    if len(comparison.policies) == 1:
+        return columns
+    if groups == 1:
+        return (
+            f"{columns}\nChanges are against {first}.  This is one group, which an irrelevant "
+            f"change moves by 10 to 30 %: use --replicates for a claim."
         )
     return (
-        "TTFT: mean time to first token.  hits: prompt tokens not computed.  recomputed:\n"
-        "cost of computing what had been cached before.  holes: refilled a request.\n" + against
+        f"{columns}\nChanges are against {first}: geometric mean over {groups} disjoint groups "
+        f"of sessions, and in how many of them it is better."
     )
 
 
 def _ratio(ratio: Ratio, *, counted: bool) -> str:
-    if ratio.geometric_mean is None:
+    mean = ratio.geometric_mean
+    if mean is None:
         return "-"
-    change = f"{100 * (ratio.geometric_mean - 1):+.0f}%"
+    change = f"{100 * (mean - 1):+.0f}%" if mean < 10 else f"x{three_digits(mean)}"
     if counted and ratio.groups > 1:
         change += f" {ratio.groups_better}/{ratio.groups}"
     return change
 
 
 def _units(units: float) -> str:
-    for factor, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if units >= factor:
-            return f"{units / factor:.2f} {letter}"
-    return f"{units:.0f}"
+    power = thousands(units)
+    return f"{three_digits(units / 1000**power)} {'kMGTPE'[power - 1]}" if power else f"{units:.0f}"

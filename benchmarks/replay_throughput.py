@@ -1,0 +1,106 @@
+"""Requests a second of the replay, on one core, against the length of the trace.
+
+The recorded trace is used where it lies beside the checkout; otherwise sessions are generated.
+Time is CPU time of the process; reading or generating the trace is not part of it.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import process_time
+
+from benchmarks.measuring import Bar, arguments, growth, report
+from penelope.policy.cost import preset
+from penelope.runtime.replay.compare import Setting, compare, largest_request
+from penelope.runtime.replay.server import Timing
+from penelope.runtime.traces import GeneratorOptions, Trace, generate, load
+
+RECORDED = Path(__file__).resolve().parents[1].parent / "shared" / "traces" / "weka-500.jsonl.gz"
+SESSIONS = 500
+GOAL = 1_500
+POLICIES = ("penelope", "sglang-lru")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    policy: str
+    sessions: int
+    requests: int
+    seconds: float
+    policy_seconds: float
+    """Of these, in the policy core; the rest is the server model and the clients."""
+    nodes_max: int
+    evicted_tokens: int
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+
+def workload() -> Trace:
+    if RECORDED.exists():
+        return load(RECORDED)
+    return generate(GeneratorOptions(sessions=SESSIONS))
+
+
+def replayed(trace: Trace, sessions: int, policy: str, device_tokens: int) -> Replayed:
+    cost = preset("qwen3-8b")
+    # An H100 at some 40 % of its peak, as the command's default.
+    timing = Timing(cost.flops_per_unit / 400e12)
+    setting = Setting(cost, timing, device_tokens, concurrency=4)
+    began = process_time()
+    result = compare([trace.group(0, sessions)], setting, [policy])
+    seconds = process_time() - began
+    s = result.policies[policy]
+    return Replayed(
+        policy, sessions, s.requests, seconds, s.policy_seconds, s.nodes_max, s.evicted_tokens
+    )
+
+
+def run(*, quick: bool = False) -> tuple[list[Bar], dict[str, object]]:
+    """Measure and print; the bars, and all figures."""
+    trace = workload()
+    whole = len(trace.sessions)
+    lengths = [whole // 20] if quick else [whole // 8, whole // 4, whole // 2, whole]
+    # The least that refuses no session: as much eviction as there can be.
+    largest = max(largest_request(session) for session in trace.sessions)
+    device = max(262_144, -(-largest // trace.unit_tokens) * trace.unit_tokens)
+    print(f"\nReplay of {Path(trace.name).name}, 4 sessions at a time, {device:,} tokens of KV")
+    print(f"{'policy':12} {'sessions':>8} {'requests':>9} {'CPU s':>7} {'in core':>8} {'req/s':>8}")
+    runs = []
+    for policy in POLICIES:
+        for sessions in lengths:
+            r = replayed(trace, sessions, policy, device)
+            runs.append(r)
+            print(
+                f"{policy:12} {sessions:8,} {r.requests:9,} {r.seconds:7.2f} "
+                f"{r.policy_seconds / r.seconds:8.0%} {r.rate:8,.0f}",
+                flush=True,
+            )
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of the process, the trace included: {memory:,.0f} MiB")
+    found = []
+    for policy in POLICIES:
+        own = [r for r in runs if r.policy == policy]
+        goal = f"at least {GOAL:,} requests/s on one core"
+        last = own[-1]
+        name = f"replay of {last.sessions} sessions with {policy}"
+        found.append(Bar(name, goal, f"{last.rate:,.0f} requests/s", last.rate >= GOAL))
+        if len(own) > 1:
+            slope = growth([(r.requests, r.seconds) for r in own])
+            found.append(
+                Bar(
+                    f"time against the number of requests with {policy}",
+                    "linear: exponent at most 1.15",
+                    f"exponent {slope:.2f}",
+                    slope <= 1.15,
+                )
+            )
+    return found, {"replay": [asdict(r) for r in runs], "peak_mib": memory}
+
+
+if __name__ == "__main__":
+    given = arguments(__doc__)
+    report(*run(quick=given.quick), given.json)

@@ -1,0 +1,40 @@
+"""Which moves make up which transition."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penelope_spec.eviction_moves import DROP, MERGE, REMOVE, SPLIT
+from penelope_spec.relations import Move
+from penelope_spec.use_moves import EXTEND, FILL, GROW, LOCK, PLANT, STAMP, UNDERTAKE, UNLOCK
+
+MOVES: Final = (
+    SPLIT,
+    DROP,
+    REMOVE,
+    MERGE,
+    LOCK,
+    EXTEND,
+    UNLOCK,
+    UNDERTAKE,
+    FILL,
+    GROW,
+    PLANT,
+    STAMP,
+)
+
+_EVICTION: Final = (SPLIT, DROP, REMOVE, MERGE)
+MOVES_OF: Final[dict[str, tuple[Move, ...]]] = {
+    "match": (),
+    "plan": (),
+    "touch": (SPLIT, STAMP, MERGE),
+    "insert": (PLANT, SPLIT, FILL, GROW, STAMP, REMOVE, MERGE),
+    "checkpoint": (PLANT, SPLIT, FILL, GROW, STAMP, EXTEND, MERGE),
+    "acquire": (PLANT, SPLIT, LOCK),
+    "release": (UNLOCK, REMOVE, MERGE),
+    "admit": (PLANT, SPLIT, STAMP, LOCK, UNDERTAKE, DROP, REMOVE, MERGE),
+    "reserve": _EVICTION,
+    "refill": (SPLIT, FILL, MERGE),
+    "evict": _EVICTION,
+}
+"""Every accepted transition is a sequence of these moves; `reset` starts from the empty state."""

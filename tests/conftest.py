@@ -1,0 +1,41 @@
+"""Hypothesis profiles, shared by every test.
+
+`HYPOTHESIS_PROFILE=deep pytest tests/property` and `--hypothesis-profile=deep` mean the same; the
+option wins.  `settings.default.max_examples` counts whole histories for the state machine, whose
+length each profile sets too.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+# Their assertions are most of the tests: show what they compared.
+pytest.register_assert_rewrite("tests.property.twin", "tests.property.ledger")
+
+# Deadlines off: the machines that run this are shared, and a slow example is not a wrong one.
+_COMMON = settings(
+    deadline=None,
+    print_blob=True,
+    # Histories are drawn step by step from what the cache holds, which is slow to generate.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+settings.register_profile("fast", _COMMON, max_examples=40, stateful_step_count=30)
+settings.register_profile("default", _COMMON, max_examples=300, stateful_step_count=50)
+# At least 100,000 steps: the machine test counts them and fails if there were fewer.
+settings.register_profile("deep", _COMMON, max_examples=3000, stateful_step_count=100)
+# To learn only whether something is wrong: the same draws every time, and no shrinking.
+settings.register_profile(
+    "find",
+    _COMMON,
+    max_examples=150,
+    stateful_step_count=40,
+    phases=(Phase.explicit, Phase.generate),
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -1,0 +1,58 @@
+"""Keys against naive loops over units."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penelope.policy import Config, InvalidKey, Key, empty, insert, match, pack
+from penelope.policy.keys import common_prefix
+
+UNITS: Final = st.lists(st.integers(0, 2), max_size=40)
+
+
+@given(st.data(), UNITS, st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
+def test_common_prefix_is_what_a_loop_over_steps_finds(
+    data: st.DataObject, units: list[int], agree: int, page: int, width: int
+) -> None:
+    other = units[:agree] + data.draw(st.lists(st.integers(0, 2), max_size=40))
+    step = page * width
+    a, b = (Key(b"".join(u.to_bytes(width, "big") for u in us)) for us in (units, other))
+    most = min(len(a), len(b)) // step
+    start = data.draw(st.integers(0, most))
+    stop = data.draw(st.integers(start, most))
+    expected = start
+    while expected < stop and a[expected * step :][:step] == b[expected * step :][:step]:
+        expected += 1
+    assert common_prefix(a, b, start * step, stop * step, step) == expected * step
+
+
+def test_a_key_agrees_with_itself_to_the_end() -> None:
+    key = pack(range(100))
+    assert common_prefix(key, key, 40, 400, 4) == 400
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=20))
+def test_packing_keeps_every_unit_apart(units: list[int]) -> None:
+    key = pack(units)
+    assert len(key) == 4 * len(units)
+    read = [int.from_bytes(key[at : at + 4], "little") for at in range(0, len(key), 4)]
+    assert read == units
+
+
+@pytest.mark.parametrize("unit", [-1, 2**32, "1", 1.0, None])
+def test_what_is_no_unit_is_refused(unit: object) -> None:
+    with pytest.raises(InvalidKey, match="unit id"):
+        pack([0, unit])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 7])
+def test_a_key_of_broken_units_is_refused(length: int) -> None:
+    state = empty(Config(16))
+    with pytest.raises(InvalidKey, match="whole units"):
+        match(state, Key(bytes(length)))
+    with pytest.raises(InvalidKey, match="whole units"):
+        insert(state, Key(bytes(length)))

@@ -1,0 +1,79 @@
+"""Engines for the tests: started once for each set of start-up flags, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sglang", reason="SGLang is not installed: pip install '.[sglang]'")
+
+from tests.sglang import tiny_model  # noqa: E402  (needs what the line above looks for)
+from tests.sglang.harness import Engine  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.build(tmp_path_factory.mktemp("model") / "tiny-qwen3")
+
+
+class Engines:
+    """At most one engine runs at a time: the next one's flags replace it."""
+
+    def __init__(self, model: Path) -> None:
+        self.model = model
+        self.running: Engine | None = None
+        self.flags: tuple[Any, ...] = ()
+
+    def get(self, variables: dict[str, str] | None = None, **arguments: Any) -> Engine:
+        flags = (sorted((variables or {}).items()), sorted(arguments.items()))
+        if self.running is None or self.flags != flags or self.running.process.poll() is not None:
+            self.stop()
+            self.running = Engine(self.model, variables=variables, **arguments)
+            self.flags = flags
+        return self.running
+
+    def stop(self) -> None:
+        if self.running is not None:
+            self.running.stop()
+            self.running = None
+
+
+@pytest.fixture(scope="session")
+def engines(model: Path) -> Iterator[Engines]:
+    pool = Engines(model)
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture
+def engine(engines: Engines) -> Iterator[Engine]:
+    """The default engine, idle and empty; it must be alive and well afterwards."""
+    found = engines.get()
+    found.call("penelope_fault", name="")
+    found.call("penelope_configure", **DEFAULTS)
+    yield found
+    found.check_alive()
+
+
+DEFAULTS: dict[str, Any] = {
+    "pool": 16384, "chunk": 2048, "schedule": "fcfs", "position": "private-head",
+    "granularity": "block", "block": 64, "rows": 32, "mixed": False,
+}
+
+
+SMOKE = (
+    "test_under_pressure_equals_never_evicting[page16-private-head-block-",
+    "test_under_pressure_equals_never_evicting[page16-tail-node-whole-",
+    "test_a_wrong_refill_is_caught[page16-",
+    "test_cached_tokens_counts_what_was_reused[page16]",
+)
+"""The combinations that show in minutes whether the whole grid is worth running."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(f"::{name}" in item.nodeid for name in SMOKE):
+            item.add_marker(pytest.mark.smoke)
