@@ -92,7 +92,7 @@ def replay(trace: Path) -> None:
 
 
 def demo_output() -> str:
-    """What `penelope demo` prints in 80 columns, up to where it has drawn its plot."""
+    """The table that `penelope demo` prints in 80 columns, without its legend."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "penelope", "demo"],
@@ -102,7 +102,7 @@ def demo_output() -> str:
             text=True,
             check=True,
         )
-    shown = done.stdout.partition("\nDrawn in")[0]
+    shown = done.stdout.partition("\nTTFT:")[0]
     return "".join(f"{line.rstrip()}\n" for line in shown.rstrip().splitlines())
 
 
@@ -154,9 +154,10 @@ def change(run: Run, metric: str, name: str, against: str = POLICIES[0]) -> tupl
 def percent(run: Run, metric: str, name: str, against: str = POLICIES[0]) -> str:
     """A change as `−23 % (15/15)`."""
     mean, better, groups = change(run, metric, name, against)
-    if not better and abs(mean) < 0.0005:
-        return "0 %"
-    return f"{100 * mean:+.0f} % ({better}/{groups})".replace("-", "−")
+    if not mean and not better:
+        return "0 %"  # nothing happened at all
+    size = f"{100 * mean:+.0f}".replace("-", "−")
+    return f"{'0' if size in {'+0', '−0'} else size} % ({better}/{groups})"
 
 
 def setting(name: str) -> str:
@@ -186,7 +187,7 @@ def headline(runs: dict[str, Run]) -> str:
         ]
 
     header = (
-        "sessions at a time | mean TTFT, s | `penelope` | `tail-block` | median TTFT, s "
+        "sessions at a time | mean TTFT, s | change | `tail-block` alone | median TTFT, s "
         "| recompute cost | hit rate"
     )
     return table(header, (row(name) for name in runs if not name.startswith("sticky")))

@@ -71,7 +71,7 @@ STATE: Final = (
         Kind.STATE,
         "The index of victims holds exactly the unlocked leaves, each under its own stamp, and "
         "no two under the same.",
-        "predicate",
+        "predicate, z3",
         on_state=structure.victim_order,
         formula=formulas.stamps,
     ),

@@ -125,7 +125,7 @@ def walk_back() -> list[Relational]:
         ),
         _walk(
             "the walk back returns everything between its first node and the leaf",
-            "one-hole",
+            "lemma",
             lambda w: w.logic.forall(
                 (NODE,),
                 lambda m: w.logic.implies(

@@ -233,8 +233,14 @@ class World:
         yield self._did(done.state, "release", done.effects, receipt=receipt)
 
     def _touch(self) -> Iterator[Done]:
+        """A prefix, or a whole history: what an earlier touch cut is merged again."""
         key, namespace = self._history()
-        matched = match(self.state, key, namespace)
+        at_most = None
+        ends = [n for n in self.state.nodes.values() if not n.children and not n.is_root]
+        if ends and self.random.random() < 0.4:
+            node = self.random.choice(sorted(ends, key=lambda node: node.id))
+            key, namespace, at_most = node.key, node.namespace, node.end
+        matched = match(self.state, key, namespace, at_most=at_most)
         done = touch(self.state, matched)
         yield self._did(done.state, "touch", done.effects, match=matched)
 

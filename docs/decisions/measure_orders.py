@@ -1,21 +1,17 @@
-"""The figures of records 3 and 4: persistent maps, and an order with a least element.
+"""The figures of record 4: what an order of victims costs that never changes in place.
 
-    python docs/decisions/measure.py
+    python docs/decisions/measure_orders.py
 
-CPU time, the best of nine runs of each; rpds-py is measured where it is installed (the project
-does not need it).
+CPU time, the best of nine runs of each.
 """
 
 # ruff: noqa: T201
 from __future__ import annotations
 
 import heapq
-import importlib.util
 import time
 from bisect import insort
 from collections.abc import Callable
-
-from immutables import Map
 
 from penelope.policy.ticks import TickMap
 
@@ -39,51 +35,6 @@ def report(what: str, figures: list[float]) -> None:
 
 def some(size: int, times: int) -> list[int]:
     return [i * STRIDE % size for i in range(times)]
-
-
-def immutables_map(size: int) -> tuple[float, float]:
-    filled = Map({i: i for i in range(size)})
-
-    def get(keys: list[int]) -> None:
-        for key in keys:
-            filled[key]
-
-    def change(keys: list[int]) -> None:
-        for key in keys:
-            filled.set(key, -key)
-
-    return best(get, some(size, 20_000)), best(change, some(size, 20_000))
-
-
-def rpds_map(size: int) -> tuple[float, float]:
-    from rpds import HashTrieMap
-
-    filled = HashTrieMap({i: i for i in range(size)})
-
-    def get(keys: list[int]) -> None:
-        for key in keys:
-            filled[key]
-
-    def change(keys: list[int]) -> None:
-        for key in keys:
-            filled.insert(key, -key)
-
-    return best(get, some(size, 20_000)), best(change, some(size, 20_000))
-
-
-def copied_dict(size: int) -> tuple[float, float]:
-    filled = {i: i for i in range(size)}
-
-    def get(keys: list[int]) -> None:
-        for key in keys:
-            filled[key]
-
-    def change(keys: list[int]) -> None:
-        for key in keys:
-            copy = filled.copy()
-            copy[key] = -key
-
-    return best(get, some(size, 20_000)), best(change, some(size, 20))
 
 
 def tick_map(size: int) -> float:
@@ -129,13 +80,6 @@ def copied_sorted_list(size: int) -> float:
 
 def main() -> None:
     print(f"{'microseconds an operation':<42}" + "".join(f"{n:>12,}" for n in SIZES))
-    maps = [("immutables.Map", immutables_map), ("dict, copied for each change", copied_dict)]
-    if importlib.util.find_spec("rpds"):
-        maps.insert(1, ("rpds.HashTrieMap", rpds_map))
-    for name, measure in maps:
-        figures = [measure(size) for size in SIZES]
-        report(f"{name}: get", [get for get, _ in figures])
-        report(f"{name}: set", [change for _, change in figures])
     report("TickMap: use one, look at the first", [tick_map(n) for n in SIZES])
     report("heap, copied: use one", [copied_heap(n) for n in SIZES])
     report("sorted list, copied: use one", [copied_sorted_list(n) for n in SIZES])

@@ -1,0 +1,80 @@
+"""`spec/README.md` lists what the package has: no more, no less, in the same words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from penelope_spec import INVARIANTS, TRANSITIONS, Kind
+from penelope_spec.assumptions import KEPT
+from penelope_spec.facts import MOVES as TIER_MOVES
+from penelope_spec.theorems import STEPS, eviction, preservation
+from penelope_spec.transitions import MOVES
+from penelope_spec.verify import theorems
+
+README = (Path(__file__).parents[2] / "spec" / "README.md").read_text(encoding="utf-8")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the table with this heading."""
+    lines = README.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {heading} |"))
+    table = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in line.strip("|").split("|")])
+    return table
+
+
+def test_the_tables_list_exactly_the_registry() -> None:
+    for kind in Kind:
+        expected = [
+            [f"`{i.name}`", i.says, i.checked] for i in INVARIANTS.values() if i.kind is kind
+        ]
+        assert rows(f"{kind.value} invariant") == expected
+
+
+def test_the_design_s_invariants_are_all_there() -> None:
+    """Written down here once more, so that none is lost from the registry unseen."""
+    named = """no-shared-eviction no-in-use-eviction one-copy bounded-swap moves-do-not-evict
+    accounting lock-balance history-intact one-hole minimal-eviction progress no-dangling-hole
+    unified-order determinism exact-refill"""
+    assert set(named.split()) <= INVARIANTS.keys()
+
+
+def test_every_transition_is_described() -> None:
+    described = {row[0].strip("`") for row in rows("transition")}
+    assert described == set(TRANSITIONS) - set(TIER_MOVES)
+
+
+def test_every_move_is_described() -> None:
+    assert [row[0] for row in rows("move")] == [f"`{move.name}`" for move in MOVES]
+
+
+def test_every_theorem_is_listed() -> None:
+    """One by one, or as `MOVE keeps NAME` and `MOVE respects NAME`."""
+    grid = {theorem.name for theorem in (*preservation(), *eviction())}
+    expected = {theorem.name for theorem in theorems()} - grid
+    items = re.findall(
+        r"^- (.+)$", README.split("## 4.")[1].split("**Why a proof")[0], re.MULTILINE
+    )
+    listed = {re.sub(r" [*(]+(bounded|whatever).*$", "", item) for item in items}
+    assert listed == expected
+    for name in (*KEPT, *STEPS):
+        assert f"`{name}`" in README.split("## 4.")[1]
+
+
+def test_what_is_marked_bounded_is_bounded() -> None:
+    marked = set(re.findall(r"^- (.+?) \*\(bounded", README, re.MULTILINE))
+    found = {t.name for t in theorems() if getattr(t, "bounded", False)}
+    assert marked == found
+
+
+def test_what_no_theorem_is_about_is_admitted() -> None:
+    """Section 5 names every registered invariant that only tests check."""
+    unproved = README.split("## 5.")[1]
+    moves = {"bounded-swap", "unified-order", "moves-do-not-evict", "reads-change-nothing"}
+    for invariant in INVARIANTS.values():
+        if "z3" not in invariant.checked and invariant.name not in moves:
+            assert f"`{invariant.name}`" in unproved, invariant.name
