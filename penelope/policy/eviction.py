@@ -76,8 +76,8 @@ def evict(state: State, need: int) -> Evicted:
         return Evicted(state, (), 0)
     if need > state.evictable:
         raise InsufficientSpace(
-            f"asked to evict {need} units where {state.evictable} are evictable: "
-            f"ask for less or wait until a running request ends"
+            f"asked to evict {need} units where {state.evictable} are evictable and "
+            f"{state.protected} are in use: ask for less or wait until a running request ends"
         )
     draft = Draft(state)
     freed = evict_in(draft, need)

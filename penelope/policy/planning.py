@@ -131,8 +131,8 @@ def admit(state: State, plan: Plan) -> Admitted:
     plan.match.require_settled()
     if not plan.admissible:
         raise InsufficientSpace(
-            f"the request must free {plan.shortfall} units of the device where {plan.available} "
-            f"can be freed: wait until a running request ends"
+            f"the request must free {plan.shortfall} units where {plan.available} are evictable: "
+            f"wait until a running request ends"
         )
     draft = Draft(state)
     node = end_of(draft, plan.match)
@@ -162,8 +162,8 @@ def reserve(state: State, receipt: Receipt, units: int) -> Step:
     draft.lease(receipt)
     if units > state.available:
         raise InsufficientSpace(
-            f"{units} units are needed where {state.available} are free or can be freed: wait "
-            f"until a running request ends"
+            f"{units} units are needed, {state.free} are free and {state.available - state.free} "
+            f"can be freed: wait until a running request ends"
         )
     evict_in(draft, state.logical_used + units - state.config.logical_capacity)
     _promise(draft, receipt, units, 0)

@@ -217,8 +217,8 @@ class State:
 
     @property
     def protected(self) -> int:
-        """Resident device units that a live receipt covers."""
-        return self.totals.locked
+        """Resident units, in any tier, that a live receipt or a move covers."""
+        return self.totals.locked + self.totals.locked_host
 
     def __repr__(self) -> str:
         t = self.totals

@@ -114,7 +114,7 @@ class Cache:
                     self._commit(state, self._stage("release", state, effects))
                 raise
         else:
-            slots = self._exchange(staged.freed, plan.compute)
+            slots = self._exchange(staged, plan.compute)
             self._commit(state, staged)
         holes = {}
         for start, end in plan.holes:
@@ -164,7 +164,7 @@ class Cache:
         if state.leases[request.receipt.id].due:
             slots = self._after_moves(state, staged, request.receipt, units)
         else:
-            slots = self._exchange(staged.freed, units)
+            slots = self._exchange(staged, units)
             self._commit(state, staged)
         request.tail = request.tail + slots
 
@@ -213,10 +213,7 @@ class Cache:
         """Forget every history and free every slot that the tree holds."""
         state, effects = policy.reset(self._state)
         staged = self._stage("reset", state, effects)
-        held: dict[Residency, list[int]] = {Residency.DEVICE: [], Residency.HOST: []}
-        for node, slots in self.resident():
-            held[node.residency] += slots
-        self._free(held[Residency.DEVICE], held[Residency.HOST])
+        self._free_all(staged)
         self._commit(state, staged)
 
     def resident(self) -> Iterable[tuple[Node, list[int]]]:
@@ -259,13 +256,13 @@ class Cache:
         self._commit(state, staged)
         return surplus
 
-    def _exchange(self, freed: dict[Residency, tuple[list[int], ...]], need: int) -> list[int]:
+    def _exchange(self, staged: Staged[list[int]], need: int) -> list[int]:
         """`need` slots: evicted ones first, handed over without a detour through the store."""
-        evicted = [*chain(*freed[Residency.DEVICE])]
+        evicted = [*chain(*staged.freed)]
         excess = evicted[need:]
         fresh = self._store.allocate(need - len(evicted)) if need > len(evicted) else []
         try:
-            self._free(excess, [*chain(*freed[Residency.HOST])])
+            self._free(excess, [*chain(*staged.freed_host)])
         except StoreError:
             self._free(fresh, [])
             raise
@@ -273,8 +270,7 @@ class Cache:
 
     def _free_all(self, staged: Staged[list[int]], surplus: Sequence[int] = ()) -> None:
         """Free what the tree gives up, and surplus that a request gives up."""
-        device = [*chain(*staged.freed[Residency.DEVICE]), *surplus]
-        self._free(device, [*chain(*staged.freed[Residency.HOST])])
+        self._free([*chain(*staged.freed), *surplus], [*chain(*staged.freed_host)])
 
     def _free(self, device: list[int], host: list[int]) -> None:
         if device or host:

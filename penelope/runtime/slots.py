@@ -39,6 +39,7 @@ class _Rope(NamedTuple, Generic[S]):
 
     start: int
     pieces: tuple[S, ...]
+    tier: Residency = Residency.DEVICE
 
     @property
     def end(self) -> int:
@@ -61,8 +62,9 @@ class Staged(NamedTuple, Generic[S]):
 
     nodes: dict[NodeId, _Rope[S] | None]
     moves: dict[MoveId, _Rope[S] | None]
-    freed: dict[Residency, tuple[S, ...]]
-    """Slots that the tree gives up, by tier."""
+    freed: tuple[S, ...]
+    """Device slots that the tree gives up."""
+    freed_host: tuple[S, ...]
     surplus: tuple[tuple[int, S], ...]
     """(start, the tree's own slots) of the spans that the tree had already."""
     cleared: bool
@@ -108,8 +110,14 @@ class SlotTable(Generic[S]):
                 follow.move(effect)
             else:
                 follow.one(effect)
-        freed = {tier: tuple(slots) for tier, slots in follow.freed.items()}
-        return Staged(follow.nodes, follow.moves, freed, tuple(follow.surplus), follow.cleared)
+        return Staged(
+            follow.nodes,
+            follow.moves,
+            tuple(follow.freed[Residency.DEVICE]),
+            tuple(follow.freed[Residency.HOST]),
+            tuple(follow.surplus),
+            follow.cleared,
+        )
 
     def commit(self, staged: Staged[S]) -> None:
         """Make it so.  Cannot fail."""
@@ -151,8 +159,8 @@ class _Follow(Generic[S]):
         match effect:
             case Split(node, upper, at):
                 if (rope := self._find(node)) is not None:
-                    self.nodes[upper] = _Rope(rope.start, rope.cut(rope.start, at))
-                    self.nodes[node] = _Rope(at, rope.cut(at, rope.end))
+                    self.nodes[upper] = _Rope(rope.start, rope.cut(rope.start, at), rope.tier)
+                    self.nodes[node] = _Rope(at, rope.cut(at, rope.end), rope.tier)
             case Merge(upper, node):
                 above, below = self._find(upper), self._find(node)
                 self.nodes[upper] = None
@@ -163,26 +171,32 @@ class _Follow(Generic[S]):
             case Surplus(node, start, end):
                 own = self._resident(node).cut(start, end)
                 self.surplus.append((start, self._concat(list(own))))
-            case Free(node, _, _, tier):
-                self.freed[tier].extend(self._resident(node).pieces)
+            case Free(node):
+                self._give_up(self._resident(node))
                 self.nodes[node] = None
             case Remove():
                 pass  # it lost its slots before
             case Reset():
                 self.cleared = True
+                for rope in self._nodes.values():
+                    self._give_up(rope)
 
     def move(self, effect: Copy | Moved | Unmoved) -> None:
         match effect:
-            case Copy(move, _, start, end, _):
-                self.moves[move] = _Rope(start, (self._offer(start, end),))
+            case Copy(move, _, start, end, target):
+                self.moves[move] = _Rope(start, (self._offer(start, end),), target)
             case Moved(move, node, start, end, target):
-                self.freed[_other(target)].extend(self._resident(node).pieces)
-                self.nodes[node] = _Rope(start, self._arriving(move).cut(start, end))
-                if end == self._arriving(move).end:
+                fresh = self._arriving(move)
+                self._give_up(self._resident(node))
+                self.nodes[node] = _Rope(start, fresh.cut(start, end), target)
+                if end == fresh.end:
                     self.moves[move] = None
-            case Unmoved(move, _, _, target):
-                self.freed[target].extend(self._arriving(move).pieces)
+            case Unmoved(move):
+                self._give_up(self._arriving(move))
                 self.moves[move] = None
+
+    def _give_up(self, rope: _Rope[S]) -> None:
+        self.freed[rope.tier].extend(rope.pieces)
 
     def _find(self, node: NodeId) -> _Rope[S] | None:
         return self.nodes[node] if node in self.nodes else self._nodes.get(node)
@@ -198,15 +212,11 @@ class _Follow(Generic[S]):
         return rope
 
     def _offer(self, start: int, end: int) -> S:
-        assert self._offered is not None, "slots are taken that nobody offered"
+        assert self._offered is not None, "slots are adopted that nobody offered"
         return self._offered(start, end)
 
     def _joined(self, upper: _Rope[S], lower: _Rope[S]) -> _Rope[S]:
         pieces = upper.pieces + lower.pieces
         if len(pieces) > _MAX_PIECES:
             pieces = (self._concat(list(pieces)),)
-        return _Rope(upper.start, pieces)
-
-
-def _other(tier: Residency) -> Residency:
-    return Residency.HOST if tier is Residency.DEVICE else Residency.DEVICE
+        return _Rope(upper.start, pieces, upper.tier)

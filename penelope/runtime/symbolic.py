@@ -62,7 +62,12 @@ class SymbolicStore:
     def __init__(self, capacity: int, host_capacity: int = 0) -> None:
         self._pools = {Residency.DEVICE: _Pool(capacity), Residency.HOST: _Pool(host_capacity)}
 
-    def allocated(self, tier: Residency = Residency.DEVICE) -> dict[int, Digest | None]:
+    @property
+    def allocated(self) -> int:
+        """Allocated slots of the device."""
+        return len(self._pools[Residency.DEVICE].held)
+
+    def held(self, tier: Residency = Residency.DEVICE) -> dict[int, Digest | None]:
         """Every allocated slot of a tier, with what it holds; None for nothing yet."""
         return dict(self._pools[tier].held)
 

@@ -94,7 +94,7 @@ class Engine(RuleBasedStateMachine):
 
     def atomically(self, fail: bool, act: object, *args: object) -> object:
         """Run an operation that may be refused, or that the store is made to fail."""
-        before, allocated = self.cache.state, self.store.allocated()
+        before, allocated = self.cache.state, self.store.held()
         self.store.failing_in = 1 if fail else 0
         try:
             return act(*args)  # type: ignore[operator]
@@ -102,7 +102,7 @@ class Engine(RuleBasedStateMachine):
             if isinstance(error, StoreError) and self.cache.state.config.host_capacity:
                 return None  # a move failed on the way: the invariant says what must hold
             assert self.cache.state is before
-            assert self.store.allocated() == allocated
+            assert self.store.held() == allocated
             return None
         finally:
             self.store.failing_in = 0
@@ -230,7 +230,7 @@ class Engine(RuleBasedStateMachine):
             owners[node.residency] += slots
         for tier, slots in owners.items():
             assert len(slots) == len(set(slots)), "one-copy: a slot has two owners"
-            assert set(slots) == set(self.store.allocated(tier)), "one-copy: no owner"
+            assert set(slots) == set(self.store.held(tier)), "one-copy: no owner"
         assert state.host_used <= state.config.host_capacity, "accounting"
         assert not state.moves
 
