@@ -48,6 +48,20 @@ class Config:
     """Whether a prefix once shared stays shared when its last other user has gone."""
     unit_bytes: int = UNIT_BYTES
     """Bytes of a key that make one unit."""
+    host_capacity: int = 0
+    """Units of KV that the host can hold, the swap buffer included; 0 for a single tier."""
+    swap_buffer: int = 0
+    """Units of the host that only exchanges use; whole blocks."""
+
+    @property
+    def host_resident(self) -> int:
+        """Units of KV that the host keeps when nothing is being exchanged."""
+        return self.host_capacity - self.swap_buffer
+
+    @property
+    def logical_capacity(self) -> int:
+        """Units of KV that the two tiers keep together."""
+        return self.device_capacity + self.host_resident
 
     def __post_init__(self) -> None:
         for name in ("device_capacity", "page_size", "block_size", "unit_bytes"):
@@ -58,10 +72,30 @@ class Config:
                 f"block size {self.block_size} is not a multiple of page size "
                 f"{self.page_size}: choose a block of whole pages"
             )
+        if self.host_capacity or self.swap_buffer:
+            self._check_tiers()
         if self.device_capacity < self.page_size:
             raise InvalidConfigError(
                 f"device capacity {self.device_capacity} holds no page of {self.page_size}"
             )
+
+    def _check_tiers(self) -> None:
+        if self.swap_buffer < 1 or self.swap_buffer % self.block_size:
+            raise InvalidConfigError(
+                f"swap buffer {self.swap_buffer} is not a whole number of blocks of "
+                f"{self.block_size}: two tiers need at least one block"
+            )
+        if self.host_capacity < self.swap_buffer:
+            raise InvalidConfigError(
+                f"host capacity {self.host_capacity} is smaller than its swap buffer "
+                f"{self.swap_buffer}: enlarge the host or shrink the buffer"
+            )
+        for name in ("device_capacity", "host_capacity"):
+            if getattr(self, name) % self.page_size:
+                raise InvalidConfigError(
+                    f"{name} {getattr(self, name)} is not a multiple of page size "
+                    f"{self.page_size}: two tiers exchange whole pages"
+                )
 
 
 POLICIES: dict[str, tuple[Position, Granularity]] = {

@@ -13,7 +13,7 @@ from immutables import Map
 
 from penelope.policy.config import Granularity, Position
 from penelope.policy.effects import Effect, Free, Merge, Remove, Split
-from penelope.policy.errors import InsufficientSpace, UnknownReceipt
+from penelope.policy.errors import UnknownReceipt
 from penelope.policy.keys import Key
 from penelope.policy.tree import (
     Lease,
@@ -28,41 +28,63 @@ from penelope.policy.tree import (
 )
 
 _NO_CHILDREN: Final[Map[bytes, NodeId]] = Map()
-_DEVICE, _HOLE = Residency.DEVICE, Residency.HOLE
+_DEVICE, _HOST, _HOLE = Residency.DEVICE, Residency.HOST, Residency.HOLE
 
 
 class Draft:
     """Mutable, short-lived, private to one transition."""
 
     __slots__ = (
-        "base",
         "config",
+        "demotable",
         "device",
+        "due",
         "effects",
         "hole",
         "host",
+        "inbound",
         "leases",
         "locked",
+        "locked_host",
+        "moves",
+        "next_move",
         "next_node",
         "next_receipt",
         "nodes",
+        "outbound",
+        "promote",
         "reserved",
         "roots",
         "tick",
+        "tiers",
         "victims",
     )
 
     def __init__(self, state: State) -> None:
-        self.base = state
         self.config = state.config
+        self.tiers = state.config.host_capacity > 0
         self.nodes = state.nodes.mutate()
         self.roots = state.roots
         self.leases = state.leases
+        self.moves = state.moves
         self.victims = state.victims
-        self.device, self.locked, self.host, self.hole, self.reserved = state.totals
+        self.demotable = state.demotable
+        (
+            self.device,
+            self.locked,
+            self.host,
+            self.hole,
+            self.reserved,
+            self.locked_host,
+            self.due,
+            self.promote,
+            self.inbound,
+            self.outbound,
+        ) = state.totals
         self.tick = state.tick
         self.next_node = state.next_node
         self.next_receipt = state.next_receipt
+        self.next_move = state.next_move
         self.effects: list[Effect] = []
 
     def close(self) -> tuple[State, tuple[Effect, ...]]:
@@ -74,21 +96,78 @@ class Draft:
                 self.roots,
                 self.leases,
                 self.victims,
-                Totals(self.device, self.locked, self.host, self.hole, self.reserved),
+                Totals(
+                    self.device,
+                    self.locked,
+                    self.host,
+                    self.hole,
+                    self.reserved,
+                    self.locked_host,
+                    self.due,
+                    self.promote,
+                    self.inbound,
+                    self.outbound,
+                ),
                 self.tick,
                 self.next_node,
                 self.next_receipt,
+                self.moves,
+                self.next_move,
+                self.demotable,
             ),
             tuple(self.effects),
         )
 
     @property
     def free(self) -> int:
-        return self.config.device_capacity - self.device - self.reserved
+        return self.config.device_capacity - self.device - self.reserved - self.inbound
 
-    @property
-    def evictable(self) -> int:
-        return self.device - self.locked
+    # Writing nodes: totals and orders follow from what a node was and is
+
+    def put(self, old: Node | None, new: Node | None) -> None:
+        """Replace a node by its next version; None stands for its absence before or after."""
+        if old is not None:
+            if new is None:
+                del self.nodes[old.id]
+            self._count(old, -1)
+        if new is not None:
+            self.nodes[new.id] = new
+            self._count(new, 1)
+        was = old is not None and is_victim(old)
+        now = new is not None and is_victim(new)
+        if was and old is not None:
+            if now and new is not None and new.stamp == old.stamp:
+                pass
+            else:
+                self.victims = self.victims.remove(old.stamp)
+                was = False
+        if now and not was and new is not None:
+            self.victims = self.victims.insert(new.stamp, new.id)
+        if self.tiers:
+            self._reorder_demotable(old, new)
+
+    def _count(self, node: Node, sign: int) -> None:
+        length = sign * (node.end - node.start)
+        if node.residency is _DEVICE:
+            self.device += length
+            if node.locks:
+                self.locked += length
+        elif node.residency is _HOST:
+            self.host += length
+            if node.locks:
+                self.locked_host += length
+        else:
+            self.hole += length
+
+    def _reorder_demotable(self, old: Node | None, new: Node | None) -> None:
+        was = old.stamp if old is not None and is_demotable(old) else None
+        now = new.stamp if new is not None and is_demotable(new) else None
+        if was == now and (old is None or new is None or old.id == new.id):
+            return
+        if was is not None:
+            self.demotable = self.demotable.remove(was)
+        if now is not None and new is not None:
+            self.demotable = self.demotable.insert(now, new.id)
 
     # Nodes
 
@@ -98,7 +177,7 @@ class Draft:
         if known is not None:
             return self.nodes[known]
         root = Node(self._new_node(), None, namespace, 0, 0, Key(b""), _HOLE, 0, 0, _NO_CHILDREN)
-        self.nodes[root.id] = root
+        self.put(None, root)
         self.roots = self.roots.set(namespace, root.id)
         return root
 
@@ -120,33 +199,32 @@ class Draft:
             self.tick,
             _NO_CHILDREN,
         )
-        if self.is_victim(parent):
-            self.victims = self.victims.remove(parent.stamp)
-        self.nodes[leaf.id] = leaf
-        self.nodes[parent.id] = parent._replace(
-            children=parent.children.set(self.edge(leaf), leaf.id),
-            branched=parent.branched or bool(parent.children),
+        self.put(
+            parent,
+            parent._replace(
+                children=parent.children.set(self.edge(leaf), leaf.id),
+                branched=parent.branched or bool(parent.children),
+            ),
         )
-        self.device += leaf.length
-        self.victims = self.victims.insert(leaf.stamp, leaf.id)
+        self.gained_device(leaf)
+        self.put(None, leaf)
         return leaf
 
     def split(self, node: Node, at: int) -> tuple[Node, Node]:
         """Cut a node in two at a position inside it: (upper, lower)."""
         upper_id = self._new_node()
-        parent = self.nodes[_not_none(node.parent)]
+        parent = self.parent(node)
         lower = node._replace(start=at, parent=upper_id)
         upper = node._replace(
             id=upper_id,
             end=at,
             children=_NO_CHILDREN.set(self.edge(lower), lower.id),
             branched=False,
+            device_below=1 if self.tiers and has_device(lower) else 0,
         )
-        self.nodes[parent.id] = parent._replace(
-            children=parent.children.set(self.edge(node), upper_id)
-        )
-        self.nodes[upper_id] = upper
-        self.nodes[lower.id] = lower
+        self.put(parent, parent._replace(children=parent.children.set(self.edge(node), upper_id)))
+        self.put(node, lower)
+        self.put(None, upper)
         self.effects.append(Split(node.id, upper_id, at))
         return upper, lower
 
@@ -155,6 +233,11 @@ class Draft:
         width = self.config.unit_bytes
         start = node.start * width
         return node.key[start : start + self.config.page_size * width]
+
+    def parent(self, node: Node) -> Node:
+        """The predecessor of a node that is not a root."""
+        assert node.parent is not None, "a root has no predecessor"
+        return self.nodes[node.parent]
 
     def path(self, node: NodeId) -> Iterator[Node]:
         """The node and its ancestors, deepest first, the root excluded."""
@@ -168,27 +251,45 @@ class Draft:
     def drop(self, node: Node) -> Node:
         """Evict the KV of a whole resident node: it becomes a hole."""
         hole = node._replace(residency=_HOLE)
-        self.nodes[node.id] = hole
-        if not node.children:
-            self.victims = self.victims.remove(node.stamp)
-        self.device -= node.length
-        self.hole += node.length
-        self.effects.append(Free(node.id, node.start, node.end))
+        self.put(node, hole)
+        self.effects.append(Free(node.id, node.start, node.end, node.residency))
+        if node.residency is _DEVICE:
+            self.lost_device(hole)
         return hole
 
-    def fill(self, node: Node) -> Node:
-        """Give a whole hole its KV back."""
-        filled = node._replace(residency=_DEVICE, filler=None)
-        self.nodes[node.id] = filled
-        self.hole -= node.length
-        self.device += node.length
-        if node.locks:
-            self.locked += node.length
-        return filled
+    def settle_on(self, node: Node, residency: Residency) -> Node:
+        """Give a whole node its KV in a tier, whatever it was before."""
+        settled = node._replace(residency=residency, filler=None, move=None)
+        if residency is _DEVICE:
+            self.gained_device(node)
+            self.put(node, settled)
+        else:
+            self.put(node, settled)
+            self.lost_device(settled)
+        return settled
 
-    def is_victim(self, node: Node) -> bool:
-        """Whether the node is an unlocked leaf, which eviction may begin with."""
-        return not (node.children or node.locks or node.is_root)
+    def gained_device(self, node: Node) -> None:
+        """Tell the ancestors of a node that it has device KV now, which it had not before."""
+        if not self.tiers or node.device_below:
+            return
+        while node.parent is not None:
+            above = self.nodes[node.parent]
+            node = above._replace(device_below=above.device_below + 1)
+            self.put(above, node)
+            if has_device(above):
+                return
+
+    def lost_device(self, node: Node) -> None:
+        """Tell the ancestors of a node that it has no device KV now, which it had before.
+
+        A history whose device KV is gone passes its recency on to what is left of it there.
+        """
+        while self.tiers and not has_device(node) and node.parent is not None:
+            above = self.nodes[node.parent]
+            node = above._replace(
+                device_below=above.device_below - 1, stamp=max(above.stamp, node.stamp)
+            )
+            self.put(above, node)
 
     # Recency
 
@@ -196,37 +297,37 @@ class Draft:
         """Mark the node as the end of a use that happens now."""
         self.tick += 1
         stamped = node._replace(stamp=self.tick)
-        self.nodes[node.id] = stamped
-        if self.is_victim(node):
-            self.victims = self.victims.remove(node.stamp).insert(self.tick, node.id)
+        self.put(node, stamped)
+        at = stamped
+        while self.tiers and not has_device(at) and at.parent is not None:
+            above = self.nodes[at.parent]
+            at = above._replace(stamp=self.tick)
+            self.put(above, at)
         return stamped
 
     # Locks
 
-    def lock(self, node: Node, above: NodeId | None = None) -> None:
-        """One more receipt on the path from below `above` (by default from the root) to `node`."""
-        if self.is_victim(node):
-            self.victims = self.victims.remove(node.stamp)
-        at: Node | None = node
-        while at is not None and at.id != above:
-            if not at.locks and at.residency is _DEVICE:
-                self.locked += at.length
-            self.nodes[at.id] = at._replace(locks=at.locks + 1)
-            at = None if at.parent is None else self.nodes[at.parent]
+    def lock(self, node: NodeId, above: NodeId | None = None) -> None:
+        """One more lock on the path from below `above` (by default from the root) to `node`."""
+        at: NodeId | None = node
+        while at is not None and at != above:
+            old = self.nodes[at]
+            self.put(old, old._replace(locks=old.locks + 1))
+            at = old.parent
 
-    def unlock(self, receipt: ReceiptId, node: NodeId) -> NodeId | None:
-        """One receipt less on the path to `node`; what it undertook to refill is a plain hole.
+    def unlock(self, node: NodeId, receipt: ReceiptId | None = None) -> NodeId | None:
+        """One lock less on the path to `node`.
 
+        What `receipt` undertook to refill is a plain hole again.
         Returns the node where the path ends now, None if the whole tree has gone.
         """
-        at: Node | None = self.nodes[node]
+        at: NodeId | None = node
         while at is not None:
-            filler = None if at.filler == receipt else at.filler
-            freed = at._replace(locks=at.locks - 1, filler=filler)
-            self.nodes[at.id] = freed
-            if not freed.locks and freed.residency is _DEVICE:
-                self.locked -= freed.length
-            at = None if at.parent is None else self.nodes[at.parent]
+            old = self.nodes[at]
+            mine = receipt is not None and old.filler == receipt
+            filler = None if mine else old.filler
+            self.put(old, old._replace(locks=old.locks - 1, filler=filler))
+            at = old.parent
         return self.prune(node)
 
     def lease(self, receipt: Receipt) -> Lease:
@@ -238,22 +339,26 @@ class Draft:
             )
         return lease
 
-    def issue(self, node: Node, reserved: int) -> Receipt:
+    def issue(self, node: Node) -> Receipt:
         """Lock the path to `node` and prove it."""
-        self.lock(node)
+        self.lock(node.id)
         receipt = Receipt(ReceiptId(self.next_receipt))
         self.next_receipt += 1
-        self.leases = self.leases.set(receipt.id, Lease(node.id, reserved))
-        self.reserved += reserved
+        self.leases = self.leases.set(receipt.id, Lease(node.id, 0))
         return receipt
 
-    def set_lease(self, receipt: Receipt, lease: Lease) -> None:
-        self.reserved += lease.reserved - self.leases[receipt.id].reserved
-        self.leases = self.leases.set(receipt.id, lease)
+    def set_lease(self, receipt: ReceiptId, lease: Lease) -> None:
+        """Change what a receipt holds, and the sums of all that."""
+        old = self.leases[receipt]
+        self.reserved += lease.reserved - old.reserved
+        self.due += lease.due - old.due
+        self.promote += lease.promote - old.promote
+        self.leases = self.leases.set(receipt, lease)
 
-    def withdraw(self, receipt: Receipt) -> None:
-        self.reserved -= self.leases[receipt.id].reserved
-        self.leases = self.leases.delete(receipt.id)
+    def withdraw(self, receipt: ReceiptId) -> None:
+        """End what a receipt holds."""
+        self.set_lease(receipt, Lease(self.leases[receipt].node, 0))
+        self.leases = self.leases.delete(receipt)
 
     # Canonical shape
 
@@ -261,27 +366,24 @@ class Draft:
         """Restore the shape from a node that may just have become an idle leaf.
 
         Leaves without KV go, and so do the holes above them that no longer lead to any KV.
-        The node where this ends, which is returned unless the whole tree has gone, is a victim
-        again if it is now a leaf.
+        Returns the node where this ends, None if the whole tree has gone.
         """
         node = self.nodes[start]
         while not node.children and not node.locks and node.residency is _HOLE:
-            del self.nodes[node.id]
+            self.put(node, None)
             if node.parent is None:
                 self.roots = self.roots.delete(node.namespace)
                 return None
-            self.hole -= node.length
             self.effects.append(Remove(node.id))
             parent = self.nodes[node.parent]
-            node = parent._replace(
+            left = parent._replace(
                 children=parent.children.delete(self.edge(node)),
                 stamp=max(parent.stamp, node.stamp),
             )
-            self.nodes[node.id] = node
+            self.put(parent, left)
+            node = left
         if node.parent is None:
             return node.id
-        if self.is_victim(node):
-            self.victims = self.victims.insert(node.stamp, node.id)
         node = self.merge(node)
         # A boundary further up can only have changed if the one below it did.
         while node.parent is not None:
@@ -299,26 +401,25 @@ class Draft:
         holes: no hole is a victim, and a refill comes with a later use of both.
         Returns the node in which the upper half is now.
         """
-        if upper.is_root or len(upper.children) != 1:
+        if len(upper.children) != 1 or upper.parent is None:
             return upper
         child = self.nodes[next(iter(upper.children.values()))]
         if (
             upper.residency is not child.residency
             or upper.locks != child.locks
             or upper.filler != child.filler
+            or upper.move != child.move
             or not self._merges(upper)
             or not (used_now or upper.stamp <= child.stamp or upper.residency is _HOLE)
         ):
             return upper
-        above = self.nodes[_not_none(upper.parent)]
-        self.nodes[above.id] = above._replace(
-            children=above.children.set(self.edge(upper), child.id)
-        )
+        above = self.nodes[upper.parent]
+        self.put(above, above._replace(children=above.children.set(self.edge(upper), child.id)))
         merged = child._replace(
             start=upper.start, parent=above.id, stamp=max(upper.stamp, child.stamp)
         )
-        self.nodes[child.id] = merged
-        del self.nodes[upper.id]
+        self.put(upper, None)
+        self.put(child, merged)
         self.effects.append(Merge(upper.id, child.id))
         return merged
 
@@ -355,15 +456,17 @@ class Draft:
         self.next_node += 1
         return fresh
 
-    def require(self, need: int) -> None:
-        """Raises `InsufficientSpace` unless `need` units are free or could be freed now."""
-        if need > self.free + self.evictable:
-            raise InsufficientSpace(
-                f"{need} units are needed, {self.free} are free and {self.evictable} can be "
-                f"evicted: wait until a running request ends"
-            )
+
+def is_victim(node: Node) -> bool:
+    """Whether the node is an unlocked leaf with KV, which eviction may begin with."""
+    return not node.children and not node.locks and node.residency is not _HOLE
 
 
-def _not_none(parent: NodeId | None) -> NodeId:
-    assert parent is not None, "a root has no span to split or merge"
-    return parent
+def is_demotable(node: Node) -> bool:
+    """Whether it would be a victim if what is wholly on the host below it were gone."""
+    return node.residency is _DEVICE and not node.locks and not node.device_below
+
+
+def has_device(node: Node) -> bool:
+    """Whether the node or one below it has device KV.  Kept only where there is a host tier."""
+    return node.residency is _DEVICE or node.device_below > 0

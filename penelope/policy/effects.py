@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penelope.policy.tree import NodeId
+from penelope.policy.tree import MoveId, NodeId, Residency
 
 
 class Split(NamedTuple):
@@ -27,11 +27,44 @@ class Merge(NamedTuple):
 
 
 class Free(NamedTuple):
-    """The device slots of the whole node go back to the allocator: it is a hole now."""
+    """The slots of the whole node go back to the allocator of the tier that it was in."""
 
     node: NodeId
     start: int
     end: int
+    tier: Residency = Residency.DEVICE
+
+
+class Copy(NamedTuple):
+    """Copy the node's KV into fresh slots of the target tier; both copies stay until it ends.
+
+    The new device slots may be read, and the new host slots handed on, only when `Moved` says so.
+    """
+
+    move: MoveId
+    node: NodeId
+    start: int
+    end: int
+    target: Residency
+
+
+class Moved(NamedTuple):
+    """The copy is complete: the node, all of it, has the new slots and gives up the old ones."""
+
+    move: MoveId
+    node: NodeId
+    start: int
+    end: int
+    target: Residency
+
+
+class Unmoved(NamedTuple):
+    """The copy was given up: its fresh slots are free, and the node keeps those that it has."""
+
+    move: MoveId
+    start: int
+    end: int
+    target: Residency
 
 
 class Adopt(NamedTuple):
@@ -61,7 +94,7 @@ class Remove(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Every node left the tree; every slot that the tree held is free."""
+    """Every node left the tree; every slot that the tree held, in either tier, is free."""
 
 
-Effect = Split | Merge | Free | Adopt | Surplus | Remove | Reset
+Effect = Split | Merge | Free | Adopt | Surplus | Remove | Reset | Copy | Moved | Unmoved

@@ -51,5 +51,17 @@ class NotBeingRefilled(Refused):
     """The span is not a hole that this receipt has undertaken to refill."""
 
 
+class InFlight(Refused):
+    """A span on the path is being moved between the tiers: wait for it, or fail the move."""
+
+
+class UnknownMove(Refused):
+    """The move was never started, or it has ended: a late completion changes nothing."""
+
+
+class NothingToMove(Refused):
+    """The transfer is not the next one that the state asks for."""
+
+
 class InUse(Refused):
     """Live receipts stand in the way."""

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from penelope.policy.config import Config, Granularity, Position
-from penelope.policy.draft import Draft
+from penelope.policy.draft import Draft, is_victim
 from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace, InvalidAmount
 from penelope.policy.matching import Nodes
@@ -61,7 +61,9 @@ class Evicted(NamedTuple):
 
 
 def evict(state: State, need: int) -> Evicted:
-    """Free at least `need` device units of unlocked KV, from the least recently used history on.
+    """Drop at least `need` units of unlocked KV, from the least recently used history on.
+
+    One order for both tiers: which units are dropped does not depend on where they lie.
 
     All or nothing: raises `InsufficientSpace` if less than `need` is evictable, `InvalidAmount`
     if it is negative.
@@ -132,7 +134,7 @@ def _drain_tail(draft: Draft, leaf: Node, need: int) -> int:
         start = leaf.start
         above = draft.nodes.get(_parent(leaf))
         # What was used later than this history has its own turn in the order.
-        if above is None or not draft.is_victim(above) or above.stamp > last_use:
+        if above is None or not is_victim(above) or above.stamp > last_use:
             break
         leaf = above
     return end - start

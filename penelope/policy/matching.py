@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from penelope.policy.config import Config
-from penelope.policy.errors import InvalidAmount, InvalidKey, StalePlan
+from penelope.policy.errors import InFlight, InvalidAmount, InvalidKey, StalePlan
 from penelope.policy.keys import Key, common_prefix
 from penelope.policy.tree import DEFAULT_NAMESPACE, Namespace, Node, NodeId, Residency, State
 
@@ -19,7 +19,9 @@ class Span(NamedTuple):
     end: int
     residency: Residency
     arriving: bool
-    """A hole that a running request is refilling."""
+    """On its way to the device: a hole being refilled, or host KV being promoted."""
+    leaving: bool = False
+    """Device KV being demoted."""
 
     @property
     def length(self) -> int:
@@ -33,7 +35,7 @@ class Match(NamedTuple):
         0                                              end              length
 
     The match ends where the last KV does: a hole at the end of the path is worth nothing.
-    All numbers are units.  `device + host + hole + arriving == end`.
+    All numbers are units.  `device + host + hole + arriving + leaving == end`.
     """
 
     made_on: State
@@ -50,7 +52,9 @@ class Match(NamedTuple):
     hole: int
     """Matched, without KV, and nobody is refilling it yet."""
     arriving: int
-    """Matched holes that a running request is refilling."""
+    """Matched, and on its way to the device for another running request."""
+    leaving: int
+    """Matched, and on its way to the host: neither a hit nor free until the move ends."""
 
     @property
     def reusable(self) -> int:
@@ -66,6 +70,14 @@ class Match(NamedTuple):
     def node(self) -> NodeId | None:
         """The node in which the match ends; None when nothing matched."""
         return self.spans[-1].node if self.spans else None
+
+    def require_settled(self) -> None:
+        """Raises `InFlight` if a matched span is leaving the device."""
+        if self.leaving:
+            raise InFlight(
+                f"{self.leaving} matched units are leaving the device: wait for the move or fail "
+                f"it, and match again"
+            )
 
     def require(self, state: State) -> None:
         """Raises `StalePlan` unless the match was made on this very state."""
@@ -105,15 +117,20 @@ def match(
     root = state.roots.get(namespace)
     if root is not None:
         for node, end in walk(state.config, state.nodes, state.nodes[root], key, limit):
-            spans.append(Span(node.id, node.start, end, node.residency, node.filler is not None))
+            moving = node.move is not None
+            leaving = moving and node.residency is Residency.DEVICE
+            arriving = node.filler is not None or (moving and not leaving)
+            spans.append(Span(node.id, node.start, end, node.residency, arriving, leaving))
             if node.residency is not Residency.HOLE:
                 kept = len(spans)
     del spans[kept:]
     units = {Residency.DEVICE: 0, Residency.HOST: 0, Residency.HOLE: 0}
-    arriving = device_prefix = 0
+    on_the_way = leaving_units = device_prefix = 0
     for span in spans:
         if span.arriving:
-            arriving += span.length
+            on_the_way += span.length
+        elif span.leaving:
+            leaving_units += span.length
         else:
             units[span.residency] += span.length
         if span.residency is Residency.DEVICE and span.start == device_prefix:
@@ -129,7 +146,8 @@ def match(
         units[Residency.DEVICE],
         units[Residency.HOST],
         units[Residency.HOLE],
-        arriving,
+        on_the_way,
+        leaving_units,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from penelope.policy.draft import Draft
@@ -9,11 +10,10 @@ from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace, InvalidAmount, RequestTooLarge
 from penelope.policy.eviction import evict_in
 from penelope.policy.keys import Key
-from penelope.policy.matching import Match, match
+from penelope.policy.matching import Match, Span, match
 from penelope.policy.transitions import Step, end_of
 from penelope.policy.tree import (
     DEFAULT_NAMESPACE,
-    Lease,
     Namespace,
     Receipt,
     Residency,
@@ -28,18 +28,27 @@ class Plan(NamedTuple):
     holes: tuple[tuple[int, int], ...]
     """Spans [start, end) to recompute by phantom requests, in position order."""
     awaits: tuple[tuple[int, int], ...]
-    """Holes that another running request is refilling: compute nothing, read them after it."""
+    """Spans that are on their way to the device for another request: read them after that."""
     allocate: int
     """Device units to allocate: holes, host KV to promote, and new tokens in whole pages."""
     evict: int
-    """How many of these must be freed first."""
+    """Units that the logical cache, both tiers together, must lose for them."""
     available: int
-    """What may be freed: unlocked KV, the request's own prefix not counted."""
+    """Device units that may be freed: unlocked KV, the request's own prefix not counted, less
+    what others were promised."""
+    shortfall: int
+    """Device units that must be freed, by dropping or moving KV."""
 
     @property
     def admissible(self) -> bool:
         """Whether `admit` would accept the plan now."""
-        return self.evict <= self.available
+        return self.shortfall <= self.available and not self.match.leaving
+
+    @property
+    def compute(self) -> int:
+        """Holes and new units that get device slots of their own; the rest of `allocate` is
+        promoted."""
+        return self.allocate - self.match.host
 
     @property
     def new(self) -> tuple[int, int]:
@@ -75,24 +84,25 @@ def plan(
         for span in matched.spans
         if span.residency is Residency.DEVICE and not state.nodes[span.node].locks
     )
-    allocate = matched.hole + matched.host + total - matched.end
+    fresh = matched.hole + total - matched.end
+    over = state.logical_used + fresh - state.config.logical_capacity
     return Plan(
         matched,
-        _ranges(matched, arriving=False),
-        _ranges(matched, arriving=True),
-        allocate,
-        max(0, allocate - state.free),
-        state.evictable - own,
+        _ranges(s for s in matched.spans if s.residency is Residency.HOLE and not s.arriving),
+        _ranges(s for s in matched.spans if s.arriving),
+        fresh + matched.host,
+        max(0, over),
+        state.available - state.free - own,
+        max(0, fresh + matched.host - state.free),
     )
 
 
-def _ranges(matched: Match, *, arriving: bool) -> tuple[tuple[int, int], ...]:
-    """The matched holes, neighbours joined."""
+def _ranges(spans: Iterable[Span]) -> tuple[tuple[int, int], ...]:
+    """Where the spans are, neighbours joined."""
     ranges: list[tuple[int, int]] = []
-    for span in matched.spans:
-        if span.residency is Residency.HOLE and span.arriving is arriving:
-            start = ranges.pop()[0] if ranges and ranges[-1][1] == span.start else span.start
-            ranges.append((start, span.end))
+    for span in spans:
+        start = ranges.pop()[0] if ranges and ranges[-1][1] == span.start else span.start
+        ranges.append((start, span.end))
     return tuple(ranges)
 
 
@@ -100,48 +110,80 @@ class Admitted(NamedTuple):
     state: State
     effects: tuple[Effect, ...]
     receipt: Receipt
-    """Holds the matched path, the reservation of `Plan.allocate` units and the refills."""
+    """Holds the matched path, the refills, and the reservation or the promise of it."""
     freed: int
+    """Units that the logical cache lost."""
+    pending: bool
+    """Whether moves must make room first: see `next_transfer`, then `settle`."""
 
 
 def admit(state: State, plan: Plan) -> Admitted:
     """Start a planned request: a use of what it matched.
 
-    Locks the matched path first, holes included, then evicts the shortfall, then reserves what
-    the plan allocates.  All or nothing: raises `StalePlan` if the plan was made on another
-    state, `InsufficientSpace` if it is not admissible.
-    At risk: `no-in-use-eviction`, `minimal-eviction`, `one-hole`.
+    Locks the matched path first, holes included, then drops what the logical cache must lose,
+    then reserves what the plan allocates.  Where that needs KV to move between the tiers, the
+    units are promised instead, and nobody else can get them.  All or nothing: raises `StalePlan`
+    if the plan was made on another state, `InFlight` if a matched span is leaving,
+    `InsufficientSpace` if the plan is not admissible.
+    At risk: `no-in-use-eviction`, `minimal-eviction`, `one-hole`, `unified-order`.
     """
     plan.match.require(state)
+    plan.match.require_settled()
     if not plan.admissible:
         raise InsufficientSpace(
-            f"the request must free {plan.evict} units where {plan.available} are evictable: "
+            f"the request must free {plan.shortfall} units where {plan.available} are evictable: "
             f"wait until a running request ends"
         )
     draft = Draft(state)
     node = end_of(draft, plan.match)
     if not node.is_root:
         node = draft.stamp(node)
-    receipt = draft.issue(node, plan.allocate)
+    receipt = draft.issue(node)
     for span in plan.match.spans:
         if span.residency is Residency.HOLE and not span.arriving:
             hole = draft.nodes[span.node]
-            draft.nodes[hole.id] = hole._replace(filler=receipt.id)
+            draft.put(hole, hole._replace(filler=receipt.id))
     freed = evict_in(draft, plan.evict)
+    promote = plan.match.host
+    _promise(draft, receipt, plan.compute, promote)
     draft.merge_path(node.id, used_now=True)
-    return Admitted(*draft.close(), receipt, freed)
+    return Admitted(*draft.close(), receipt, freed, _pending(draft, receipt))
 
 
 def reserve(state: State, receipt: Receipt, units: int) -> Step:
     """Enlarge a running request's reservation, evicting the shortfall: its output grows.
 
+    As in `admit`, the units are promised where moves must make room for them first.
     Raises `UnknownReceipt`, `InsufficientSpace`, `InvalidAmount`.
     """
     if units < 0:
         raise InvalidAmount(f"cannot reserve {units} units: give 0 or more")
     draft = Draft(state)
-    lease = draft.lease(receipt)
-    draft.require(units)
-    evict_in(draft, units - draft.free)
-    draft.set_lease(receipt, Lease(lease.node, lease.reserved + units))
+    draft.lease(receipt)
+    if units > state.available:
+        raise InsufficientSpace(
+            f"{units} units are needed, {state.free} are free and {state.available - state.free} "
+            f"can be freed: wait until a running request ends"
+        )
+    evict_in(draft, state.logical_used + units - state.config.logical_capacity)
+    _promise(draft, receipt, units, 0)
     return Step(*draft.close())
+
+
+def _promise(draft: Draft, receipt: Receipt, units: int, promote: int) -> None:
+    """Reserve units now if they are free and no host KV has to come first, else promise them."""
+    lease = draft.lease(receipt)
+    now = not promote and not lease.due and not lease.promote and units <= draft.free
+    draft.set_lease(
+        receipt.id,
+        lease._replace(
+            reserved=lease.reserved + (units if now else 0),
+            due=lease.due + (0 if now else units),
+            promote=lease.promote + promote,
+        ),
+    )
+
+
+def _pending(draft: Draft, receipt: Receipt) -> bool:
+    lease = draft.lease(receipt)
+    return bool(lease.due or lease.promote)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penelope.policy.draft import Draft
-from penelope.policy.effects import Adopt, Effect, Reset, Surplus
-from penelope.policy.errors import InUse, NotAPrefix, NotBeingRefilled, OverCapacity
+from penelope.policy.effects import Adopt, Effect, Free, Reset, Surplus
+from penelope.policy.errors import InFlight, InUse, NotAPrefix, NotBeingRefilled, OverCapacity
 from penelope.policy.keys import Key
 from penelope.policy.matching import Match, length_of, walk
 from penelope.policy.tree import (
     DEFAULT_NAMESPACE,
-    Lease,
     Namespace,
     Node,
     Receipt,
@@ -75,11 +74,13 @@ def touch(state: State, matched: Match) -> Step:
 def acquire(state: State, matched: Match) -> Acquired:
     """Lock the matched path, holes included.  The receipt releases it, once.
 
-    Locking an empty match protects nothing, and still balances.  Raises `StalePlan`.
+    Locking an empty match protects nothing, and still balances.  Raises `StalePlan`, and
+    `InFlight` if a span of the match is leaving the device.
     """
     matched.require(state)
+    matched.require_settled()
     draft = Draft(state)
-    receipt = draft.issue(end_of(draft, matched), 0)
+    receipt = draft.issue(end_of(draft, matched))
     return Acquired(*draft.close(), receipt)
 
 
@@ -101,8 +102,8 @@ def release(state: State, receipt: Receipt) -> Step:
     """
     draft = Draft(state)
     lease = draft.lease(receipt)
-    draft.withdraw(receipt)
-    end = draft.unlock(receipt.id, lease.node)
+    draft.withdraw(receipt.id)
+    end = draft.unlock(lease.node, receipt.id)
     if end is not None:
         draft.merge_path(end)
     return Step(*draft.close())
@@ -115,7 +116,8 @@ def insert(
 
     What the tree lacks is adopted, holes included; what it has is answered as surplus.
     Units before `start`, which are whole pages, are not offered and must match.  Raises
-    `NotAPrefix` if they do not, `OverCapacity` if more would be adopted than is free, `InvalidKey`.
+    `NotAPrefix` if they do not, `InFlight` if a span of the offer is being moved, `OverCapacity`
+    if more would be adopted than is free, `InvalidKey`.
     At risk: `one-copy`, `accounting`.
     """
     draft = Draft(state)
@@ -131,17 +133,17 @@ def checkpoint(state: State, receipt: Receipt, key: Key) -> Inserted:
     """Offer what a running request has computed beyond its lock, and extend the lock over it.
 
     `key` is the request's history so far.  Adopted and surplus units leave the reservation.
-    Raises `UnknownReceipt`, `NotAPrefix` if the key leaves the locked path, `OverCapacity`,
-    `InvalidKey`.
+    Raises `UnknownReceipt`, `NotAPrefix` if the key leaves the locked path, `InFlight` if a span
+    of the offer is being moved, `OverCapacity`, `InvalidKey`.
     """
     draft = Draft(state)
     lease = draft.lease(receipt)
     held = draft.nodes[lease.node]
     root = draft.root(held.namespace)
     end, inserted = _insert_in(draft, root, key, held.end, held)
-    draft.lock(end, above=held.id)
+    draft.lock(end.id, above=held.id)
     consumed = min(lease.reserved, inserted[0] + inserted[1])
-    draft.set_lease(receipt, Lease(end.id, lease.reserved - consumed))
+    draft.set_lease(receipt.id, lease._replace(node=end.id, reserved=lease.reserved - consumed))
     if draft.free < 0:
         raise _over_capacity(draft, inserted[0])
     draft.merge_path(end.id, used_now=True)
@@ -169,7 +171,12 @@ def _insert_in(
     node, adopted, resident = root, 0, 0
     for node, agreed in path:
         low = max(start, node.start)
-        if low < agreed and node.residency is Residency.HOLE:
+        if low < agreed and node.move is not None:
+            raise InFlight(
+                f"[{low}, {agreed}) is being moved to the {_target(draft, node)}: wait for the "
+                f"move or fail it, and offer again"
+            )
+        if low < agreed and node.residency is not Residency.DEVICE:
             node = _adopt(draft, node, low, agreed)
             adopted += node.length
         else:
@@ -189,14 +196,21 @@ def _insert_in(
     return node, (adopted, resident, length - aligned)
 
 
-def _adopt(draft: Draft, hole: Node, start: int, end: int) -> Node:
-    """Fill [start, end) of a hole with the caller's slots."""
-    if start > hole.start:
-        _, hole = draft.split(hole, start)
-    if end < hole.end:
-        hole, _ = draft.split(hole, end)
-    draft.effects.append(Adopt(hole.id, start, end))
-    return draft.fill(hole)
+def _target(draft: Draft, node: Node) -> str:
+    assert node.move is not None
+    return draft.moves[node.move].target.value
+
+
+def _adopt(draft: Draft, node: Node, start: int, end: int) -> Node:
+    """Fill [start, end) of a hole with the caller's slots; a host copy makes way for them."""
+    if start > node.start:
+        _, node = draft.split(node, start)
+    if end < node.end:
+        node, _ = draft.split(node, end)
+    if node.residency is Residency.HOST:
+        draft.effects.append(Free(node.id, start, end, Residency.HOST))
+    draft.effects.append(Adopt(node.id, start, end))
+    return draft.settle_on(node, Residency.DEVICE)
 
 
 def _over_capacity(draft: Draft, adopted: int) -> OverCapacity:
@@ -225,7 +239,7 @@ def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
     adopted = 0
     for node in reversed(overlap):
         low, high = max(start, node.start), min(end, node.end)
-        if node.residency is not Residency.HOLE:
+        if node.residency is Residency.DEVICE:
             draft.effects.append(Surplus(node.id, low, high))
         elif node.filler == receipt.id:
             adopted += _adopt(draft, node, low, high).length
@@ -235,7 +249,7 @@ def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
                 f"refill: plan and admit the request again"
             )
     consumed = min(lease.reserved, end - start)
-    draft.set_lease(receipt, Lease(lease.node, lease.reserved - consumed))
+    draft.set_lease(receipt.id, lease._replace(reserved=lease.reserved - consumed))
     if draft.free < 0:
         raise _over_capacity(draft, adopted)
     draft.merge_path(lease.node)
@@ -243,16 +257,19 @@ def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
 
 
 def reset(state: State) -> Step:
-    """Forget every history.  Raises `InUse` while receipts are live.
+    """Forget every history.  Raises `InUse` while receipts are live or moves are in flight.
 
     Ids and the tick go on from where they are, so nothing old is ever mistaken for new.
     """
     if state.leases:
         raise InUse(f"{len(state.leases)} receipts are live: release them before a reset")
+    if state.moves:
+        raise InUse(f"{len(state.moves)} moves are in flight: end them before a reset")
     fresh = State(
         state.config,
         tick=state.tick,
         next_node=state.next_node,
         next_receipt=state.next_receipt,
+        next_move=state.next_move,
     )
     return Step(fresh, (Reset(),))

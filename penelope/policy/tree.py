@@ -14,6 +14,7 @@ from penelope.policy.ticks import TickMap
 
 NodeId = NewType("NodeId", int)
 ReceiptId = NewType("ReceiptId", int)
+MoveId = NewType("MoveId", int)
 
 
 class Namespace(NamedTuple):
@@ -55,7 +56,7 @@ class Node(NamedTuple):
     key: Key
     residency: Residency
     locks: int
-    """Live receipts that end in this node or below it."""
+    """Live receipts, and moves in flight, that end in this node or below it."""
     stamp: int
     """Tick of the last use that ended here, or ended in a descendant that is gone by now."""
     children: Map[bytes, NodeId]
@@ -64,6 +65,10 @@ class Node(NamedTuple):
     """The receipt that has undertaken to refill this hole: the span is in flight."""
     branched: bool = False
     """Whether the node ever had two children at once."""
+    move: MoveId | None = None
+    """The move that is taking this span to the other tier: the span is in flight."""
+    device_below: int = 0
+    """Children with device KV in their subtree.  Kept only where there is a host tier."""
 
     @property
     def length(self) -> int:
@@ -87,6 +92,8 @@ ON_SPLIT: Final = {
     "children": "the lower half keeps them; the upper half gets the lower as its only child",
     "filler": "copied",
     "branched": "the lower half keeps it: only its end ever branched",
+    "move": "copied: the move covers both halves",
+    "device_below": "the lower half keeps it; the upper half has one such child or none",
 }
 """What happens to each field of a node when it is split (checked to be complete by a test)."""
 
@@ -98,12 +105,32 @@ class Receipt(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """What a live receipt holds."""
+    """What a live receipt holds, and what it has been promised."""
 
     node: NodeId
     """The path from the root to the end of this node is locked."""
     reserved: int
     """Device units outside the tree that the request owns or may allocate."""
+    due: int = 0
+    """Device units to be reserved as soon as moves have made room for them."""
+    promote: int = 0
+    """Host units on the path that moves have still to bring to the device."""
+
+
+class Move(NamedTuple):
+    """A span on its way to the other tier.  It has its slots in both until the move ends."""
+
+    node: NodeId
+    """The span ends where this node ends."""
+    start: int
+    end: int
+    target: Residency
+    receipt: ReceiptId | None
+    """For whom KV is promoted; None for a demotion."""
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
 
 
 class Totals(NamedTuple):
@@ -114,9 +141,20 @@ class Totals(NamedTuple):
     locked: int = 0
     """Of these, in locked nodes."""
     host: int = 0
+    """Resident on the host."""
     hole: int = 0
     reserved: int = 0
     """Held outside the tree by live receipts."""
+    locked_host: int = 0
+    """Resident on the host, in locked nodes."""
+    due: int = 0
+    """Promised to live receipts beyond that."""
+    promote: int = 0
+    """Host units that live receipts have been promised on the device."""
+    inbound: int = 0
+    """Device units that promotions in flight are writing."""
+    outbound: int = 0
+    """Host units that demotions in flight are writing."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -133,11 +171,16 @@ class State:
     tick: int = 0
     next_node: int = 0
     next_receipt: int = 0
+    moves: Map[MoveId, Move] = field(default_factory=Map)
+    """Those in flight."""
+    next_move: int = 0
+    demotable: TickMap[NodeId] = field(default_factory=TickMap)
+    """What would be the victims if histories that are wholly on the host were gone, by stamp."""
 
     @property
     def used(self) -> int:
         """Device units that are not free."""
-        return self.totals.device + self.totals.reserved
+        return self.totals.device + self.totals.reserved + self.totals.inbound
 
     @property
     def free(self) -> int:
@@ -145,21 +188,45 @@ class State:
         return self.config.device_capacity - self.used
 
     @property
+    def host_used(self) -> int:
+        """Host units that are not free."""
+        return self.totals.host + self.totals.outbound
+
+    @property
+    def staged(self) -> int:
+        """Host units that stand in the swap buffer."""
+        return max(0, self.host_used - self.config.host_resident)
+
+    @property
+    def logical_used(self) -> int:
+        """Units that the logical cache holds or has promised, wherever they lie."""
+        t = self.totals
+        return t.device + t.host + t.reserved + t.due
+
+    @property
+    def available(self) -> int:
+        """Device units that a request could get: free or unlocked, and not promised (T1)."""
+        t = self.totals
+        return self.free + t.device - t.locked - t.due - t.promote
+
+    @property
     def evictable(self) -> int:
-        """Device units that eviction can free now: all that is resident and not locked."""
-        return self.totals.device - self.totals.locked
+        """Units that eviction can drop now, in any tier: all that is resident and not locked."""
+        t = self.totals
+        return t.device - t.locked + t.host - t.locked_host
 
     @property
     def protected(self) -> int:
-        """Resident device units that a live receipt covers."""
-        return self.totals.locked
+        """Resident units, in any tier, that a live receipt or a move covers."""
+        return self.totals.locked + self.totals.locked_host
 
     def __repr__(self) -> str:
         t = self.totals
         return (
             f"<State tick {self.tick}: {len(self.nodes)} nodes, {len(self.leases)} receipts, "
             f"device {t.device} ({t.locked} locked) + {t.reserved} reserved "
-            f"of {self.config.device_capacity}, host {t.host}, holes {t.hole}>"
+            f"of {self.config.device_capacity}, host {t.host} of {self.config.host_capacity}, "
+            f"holes {t.hole}>"
         )
 
 

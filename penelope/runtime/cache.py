@@ -14,12 +14,14 @@ from penelope.policy import (
     Effect,
     Key,
     Match,
+    MoveId,
     Namespace,
     Node,
     Plan,
     Receipt,
     Residency,
     State,
+    Transfer,
 )
 from penelope.runtime.slots import SlotTable, Staged
 from penelope.runtime.store import KVStore, StoreError
@@ -96,11 +98,24 @@ class Cache:
         self._commit(state, self._stage("touch", state, effects))
 
     def admit(self, plan: Plan) -> Request:
-        """Start a planned request: lock its path, evict the shortfall, give it its slots."""
-        state, effects, receipt, _ = policy.admit(self._state, plan)
+        """Start a planned request: lock its path, evict the shortfall, give it its slots.
+
+        Where KV moves between the tiers for it and a copy fails, the request is given up: what
+        was moved stays where it is, and nothing is lost but what the plan had to evict.
+        """
+        state, effects, receipt, _, pending = policy.admit(self._state, plan)
         staged = self._stage("admit", state, effects)
-        slots = self._exchange(staged.freed, plan.allocate)
-        self._commit(state, staged)
+        if pending:
+            try:
+                slots = self._after_moves(state, staged, receipt, plan.compute)
+            except StoreError:
+                if receipt.id in self._state.leases:
+                    state, effects = policy.release(self._state, receipt)
+                    self._commit(state, self._stage("release", state, effects))
+                raise
+        else:
+            slots = self._exchange(staged, plan.compute)
+            self._commit(state, staged)
         holes = {}
         for start, end in plan.holes:
             holes[start, end], slots = slots[: end - start], slots[end - start :]
@@ -146,15 +161,18 @@ class Cache:
         """Give a running request room for `units` more, evicting the shortfall."""
         state, effects = policy.reserve(self._state, request.receipt, units)
         staged = self._stage("reserve", state, effects)
-        slots = self._exchange(staged.freed, units)
-        self._commit(state, staged)
+        if state.leases[request.receipt.id].due:
+            slots = self._after_moves(state, staged, request.receipt, units)
+        else:
+            slots = self._exchange(staged, units)
+            self._commit(state, staged)
         request.tail = request.tail + slots
 
     def release(self, request: Request) -> None:
         """End a request, finished or aborted: unlock its path, free what only it owns."""
         state, effects = policy.release(self._state, request.receipt)
         staged = self._stage("release", state, effects)
-        self._free(request.owned)
+        self._free(request.owned, [])
         self._commit(state, staged)
         request.holes, request.tail = {}, []
 
@@ -179,14 +197,15 @@ class Cache:
         mine = list(slots)
         staged = self._stage("insert", state, effects, mine, start)
         surplus = _duplicates(staged, mine, start) + mine[len(mine) - unaligned :]
+        self._free_all(staged)
         self._commit(state, staged)
         return Offered(adopted, resident, surplus)
 
     def evict(self, need: int) -> int:
-        """Free at least `need` units; how many were freed."""
+        """Drop at least `need` units, in either tier; how many were dropped."""
         state, effects, freed = policy.evict(self._state, need)
         staged = self._stage("evict", state, effects)
-        self._free([*chain(*staged.freed)])
+        self._free_all(staged)
         self._commit(state, staged)
         return freed
 
@@ -194,7 +213,7 @@ class Cache:
         """Forget every history and free every slot that the tree holds."""
         state, effects = policy.reset(self._state)
         staged = self._stage("reset", state, effects)
-        self._free([*chain(*staged.freed)])
+        self._free_all(staged)
         self._commit(state, staged)
 
     def resident(self) -> Iterable[tuple[Node, list[int]]]:
@@ -233,25 +252,70 @@ class Cache:
         """Let the tree take a request's slots; free and return those that it had already."""
         staged = self._stage(name, state, effects, mine, start)
         surplus = _duplicates(staged, mine, start)
-        self._free(surplus)
+        self._free_all(staged, surplus)
         self._commit(state, staged)
         return surplus
 
-    def _exchange(self, freed: tuple[list[int], ...], need: int) -> list[int]:
+    def _exchange(self, staged: Staged[list[int]], need: int) -> list[int]:
         """`need` slots: evicted ones first, handed over without a detour through the store."""
-        evicted = [*chain(*freed)]
+        evicted = [*chain(*staged.freed)]
         excess = evicted[need:]
         fresh = self._store.allocate(need - len(evicted)) if need > len(evicted) else []
         try:
-            self._free(excess)
+            self._free(excess, [*chain(*staged.freed_host)])
         except StoreError:
-            self._free(fresh)
+            self._free(fresh, [])
             raise
         return evicted[:need] + fresh
 
-    def _free(self, slots: list[int]) -> None:
-        if slots:
-            self._store.free(slots)
+    def _free_all(self, staged: Staged[list[int]], surplus: Sequence[int] = ()) -> None:
+        """Free what the tree gives up, and surplus that a request gives up."""
+        self._free([*chain(*staged.freed), *surplus], [*chain(*staged.freed_host)])
+
+    def _free(self, device: list[int], host: list[int]) -> None:
+        if device or host:
+            self._store.free(device, host)
+
+    def _after_moves(
+        self, state: State, staged: Staged[list[int]], receipt: Receipt, units: int
+    ) -> list[int]:
+        """Carry out the moves that make room for a promise, and take the slots."""
+        self._free_all(staged)
+        self._commit(state, staged)
+        try:
+            while (transfer := policy.next_transfer(self._state, receipt)) is not None:
+                self.transfer(transfer)
+            slots = self._store.allocate(units)
+        except StoreError:
+            state, effects = policy.forgo(self._state, receipt)
+            self._commit(state, self._stage("forgo", state, effects))
+            raise
+        state, effects = policy.settle(self._state, receipt)
+        self._commit(state, self._stage("settle", state, effects))
+        return slots
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Move a span to the other tier; if the copy fails it stays where it is."""
+        state, effects, move = policy.begin(self._state, transfer)
+        fresh = self._store.allocate(transfer.length, transfer.target)
+        self._commit(state, self._stage("begin", state, effects, fresh, transfer.start))
+        try:
+            self._store.copy(self._copied(move, transfer), fresh, transfer.target)
+        except StoreError:
+            state, effects = policy.fail(self._state, move)
+            staged = self._stage("fail", state, effects)
+            self._free_all(staged)
+            self._commit(state, staged)
+            raise
+        state, effects = policy.end(self._state, move)
+        staged = self._stage("end", state, effects)
+        self._free_all(staged)
+        self._commit(state, staged)
+
+    def _copied(self, move: MoveId, transfer: Transfer) -> list[int]:
+        """The slots that a move in flight copies from."""
+        node = self._state.moves[move].node
+        return [*chain(*self._slots.slots(node, transfer.start, transfer.end))]
 
     def _commit(self, state: State, staged: Staged[list[int]]) -> None:
         self._slots.commit(staged)

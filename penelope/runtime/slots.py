@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from penelope.policy import Adopt, Effect, Free, Merge, NodeId, Remove, Reset, Split, Surplus
+from penelope.policy import (
+    Adopt,
+    Copy,
+    Effect,
+    Free,
+    Merge,
+    Moved,
+    MoveId,
+    NodeId,
+    Remove,
+    Reset,
+    Residency,
+    Split,
+    Surplus,
+    Unmoved,
+)
 
 
 class Slots(Protocol):
@@ -16,6 +31,7 @@ class Slots(Protocol):
 
 
 S = TypeVar("S", bound=Slots)
+_I = TypeVar("_I")
 
 
 class _Rope(NamedTuple, Generic[S]):
@@ -23,6 +39,11 @@ class _Rope(NamedTuple, Generic[S]):
 
     start: int
     pieces: tuple[S, ...]
+    tier: Residency = Residency.DEVICE
+
+    @property
+    def end(self) -> int:
+        return self.start + sum(map(len, self.pieces))
 
     def cut(self, start: int, end: int) -> tuple[S, ...]:
         """The pieces of positions [start, end)."""
@@ -40,8 +61,10 @@ class Staged(NamedTuple, Generic[S]):
     """What following some effects comes to, before anything is changed."""
 
     nodes: dict[NodeId, _Rope[S] | None]
+    moves: dict[MoveId, _Rope[S] | None]
     freed: tuple[S, ...]
-    """Slots that the tree gives up."""
+    """Device slots that the tree gives up."""
+    freed_host: tuple[S, ...]
     surplus: tuple[tuple[int, S], ...]
     """(start, the tree's own slots) of the spans that the tree had already."""
     cleared: bool
@@ -59,6 +82,7 @@ class SlotTable(Generic[S]):
     def __init__(self, concat: Callable[[list[S]], S]) -> None:
         self._concat = concat
         self._nodes: dict[NodeId, _Rope[S]] = {}
+        self._moves: dict[MoveId, _Rope[S]] = {}
 
     def slots(self, node: NodeId, start: int, end: int) -> tuple[S, ...]:
         """The slots of positions [start, end) of a resident node, in pieces."""
@@ -68,62 +92,131 @@ class SlotTable(Generic[S]):
         """The nodes that hold slots."""
         return self._nodes.keys()
 
+    def arriving(self) -> Iterable[tuple[MoveId, tuple[S, ...]]]:
+        """The fresh slots of every move in flight."""
+        return ((move, rope.pieces) for move, rope in self._moves.items())
+
     def stage(
         self, effects: Iterable[Effect], offered: Callable[[int, int], S] | None = None
     ) -> Staged[S]:
-        """Work out what the effects do.  `offered(start, end)` gives the caller's slots."""
-        staged: dict[NodeId, _Rope[S] | None] = {}
-        freed: list[S] = []
-        surplus: list[tuple[int, S]] = []
-        cleared = False
+        """Work out what the effects do.
 
-        def take(node: NodeId) -> _Rope[S] | None:
-            return staged[node] if node in staged else self._nodes.get(node)
-
+        `offered(start, end)` gives the caller's slots for an adoption, or fresh slots of the
+        target tier for a copy.
+        """
+        follow = _Follow(self._nodes, self._moves, self._concat, offered)
         for effect in effects:
-            match effect:
-                case Split(node, upper, at):
-                    rope = take(node)
-                    if rope is not None:
-                        staged[upper] = _Rope(rope.start, rope.cut(rope.start, at))
-                        end = rope.start + sum(map(len, rope.pieces))
-                        staged[node] = _Rope(at, rope.cut(at, end))
-                case Merge(upper, node):
-                    rope, below = take(upper), take(node)
-                    staged[upper] = None
-                    if rope is not None and below is not None:
-                        staged[node] = self._joined(rope, below)
-                case Adopt(node, start, end):
-                    assert offered is not None, "slots are adopted that nobody offered"
-                    staged[node] = _Rope(start, (offered(start, end),))
-                case Surplus(node, start, end):
-                    rope = take(node)
-                    assert rope is not None, "a resident node without slots"
-                    surplus.append((start, self._concat(list(rope.cut(start, end)))))
-                case Free(node, start, end):
-                    rope = take(node)
-                    assert rope is not None, "a resident node without slots"
-                    freed.extend(rope.pieces)
-                    staged[node] = None
-                case Remove():
-                    pass  # it lost its slots before
-                case Reset():
-                    cleared = True
-                    freed.extend(piece for rope in self._nodes.values() for piece in rope.pieces)
-        return Staged(staged, tuple(freed), tuple(surplus), cleared)
+            if isinstance(effect, Copy | Moved | Unmoved):
+                follow.move(effect)
+            else:
+                follow.one(effect)
+        return Staged(
+            follow.nodes,
+            follow.moves,
+            tuple(follow.freed[Residency.DEVICE]),
+            tuple(follow.freed[Residency.HOST]),
+            tuple(follow.surplus),
+            follow.cleared,
+        )
 
     def commit(self, staged: Staged[S]) -> None:
         """Make it so.  Cannot fail."""
         if staged.cleared:
             self._nodes.clear()
-        for node, rope in staged.nodes.items():
-            if rope is None:
-                self._nodes.pop(node, None)
-            else:
-                self._nodes[node] = rope
+        _update(self._nodes, staged.nodes)
+        _update(self._moves, staged.moves)
+
+
+def _update(table: dict[_I, _Rope[S]], changes: dict[_I, _Rope[S] | None]) -> None:
+    for key, rope in changes.items():
+        if rope is None:
+            table.pop(key, None)
+        else:
+            table[key] = rope
+
+
+class _Follow(Generic[S]):
+    """The changes that a sequence of effects comes to."""
+
+    def __init__(
+        self,
+        nodes_before: Mapping[NodeId, _Rope[S]],
+        moves_before: Mapping[MoveId, _Rope[S]],
+        concat: Callable[[list[S]], S],
+        offered: Callable[[int, int], S] | None,
+    ) -> None:
+        self._nodes = nodes_before
+        self._moves = moves_before
+        self._concat = concat
+        self._offered = offered
+        self.nodes: dict[NodeId, _Rope[S] | None] = {}
+        self.moves: dict[MoveId, _Rope[S] | None] = {}
+        self.freed: dict[Residency, list[S]] = {Residency.DEVICE: [], Residency.HOST: []}
+        self.surplus: list[tuple[int, S]] = []
+        self.cleared = False
+
+    def one(self, effect: Split | Merge | Adopt | Surplus | Free | Remove | Reset) -> None:
+        match effect:
+            case Split(node, upper, at):
+                if (rope := self._find(node)) is not None:
+                    self.nodes[upper] = _Rope(rope.start, rope.cut(rope.start, at), rope.tier)
+                    self.nodes[node] = _Rope(at, rope.cut(at, rope.end), rope.tier)
+            case Merge(upper, node):
+                above, below = self._find(upper), self._find(node)
+                self.nodes[upper] = None
+                if above is not None and below is not None:
+                    self.nodes[node] = self._joined(above, below)
+            case Adopt(node, start, end):
+                self.nodes[node] = _Rope(start, (self._offer(start, end),))
+            case Surplus(node, start, end):
+                own = self._resident(node).cut(start, end)
+                self.surplus.append((start, self._concat(list(own))))
+            case Free(node):
+                self._give_up(self._resident(node))
+                self.nodes[node] = None
+            case Remove():
+                pass  # it lost its slots before
+            case Reset():
+                self.cleared = True
+                for rope in self._nodes.values():
+                    self._give_up(rope)
+
+    def move(self, effect: Copy | Moved | Unmoved) -> None:
+        match effect:
+            case Copy(move, _, start, end, target):
+                self.moves[move] = _Rope(start, (self._offer(start, end),), target)
+            case Moved(move, node, start, end, target):
+                fresh = self._arriving(move)
+                self._give_up(self._resident(node))
+                self.nodes[node] = _Rope(start, fresh.cut(start, end), target)
+                if end == fresh.end:
+                    self.moves[move] = None
+            case Unmoved(move):
+                self._give_up(self._arriving(move))
+                self.moves[move] = None
+
+    def _give_up(self, rope: _Rope[S]) -> None:
+        self.freed[rope.tier].extend(rope.pieces)
+
+    def _find(self, node: NodeId) -> _Rope[S] | None:
+        return self.nodes[node] if node in self.nodes else self._nodes.get(node)
+
+    def _resident(self, node: NodeId) -> _Rope[S]:
+        rope = self._find(node)
+        assert rope is not None, "a resident node without slots"
+        return rope
+
+    def _arriving(self, move: MoveId) -> _Rope[S]:
+        rope = self.moves.get(move) or self._moves[move]
+        assert rope is not None
+        return rope
+
+    def _offer(self, start: int, end: int) -> S:
+        assert self._offered is not None, "slots are adopted that nobody offered"
+        return self._offered(start, end)
 
     def _joined(self, upper: _Rope[S], lower: _Rope[S]) -> _Rope[S]:
         pieces = upper.pieces + lower.pieces
         if len(pieces) > _MAX_PIECES:
             pieces = (self._concat(list(pieces)),)
-        return _Rope(upper.start, pieces)
+        return _Rope(upper.start, pieces, upper.tier)

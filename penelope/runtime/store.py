@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penelope.policy.errors import PenelopeError
+from penelope.policy import PenelopeError, Residency
 
 
 class StoreError(PenelopeError):
@@ -13,16 +13,25 @@ class StoreError(PenelopeError):
 
 
 class KVStore(Protocol):
-    """Slots of KV, one a unit, named by integers.  Every method does all or nothing."""
+    """Slots of KV, one a unit, named by integers, in each tier.
 
-    def allocate(self, units: int) -> list[int]:
+    Every method does all or nothing.  A store of one tier never sees `Residency.HOST`.
+    """
+
+    def allocate(self, units: int, tier: Residency = Residency.DEVICE) -> list[int]:
         """Take `units` free slots.  Raises `StoreError` if there are fewer."""
         ...
 
-    def free(self, slots: Sequence[int]) -> None:
-        """Give slots back.  Raises `StoreError` if one is not allocated, or is named twice."""
+    def free(self, slots: Sequence[int], host: Sequence[int] = ()) -> None:
+        """Give slots of the device, and of the host, back.
+
+        Raises `StoreError` if one is not allocated, or is named twice.
+        """
         ...
 
-    def copy(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy KV from slot to slot, pair by pair; all slots are allocated, the targets written."""
+    def copy(self, source: Sequence[int], target: Sequence[int], tier: Residency) -> None:
+        """Copy KV, slot by slot, from the other tier into allocated slots of `tier`.
+
+        Returns when the copy may be relied upon.  Raises `StoreError` if it failed.
+        """
         ...

@@ -103,9 +103,7 @@ class PenelopeAdder(PrefillAdder):
         finally:
             self.rem_chunk_tokens, self.rem_input_tokens = chunk, budget
 
-    def _commit_prefill_admission(
-        self, req: Req, admission: Any, mamba_gap_reserve: int
-    ) -> None:
+    def _commit_prefill_admission(self, req: Req, admission: Any, mamba_gap_reserve: int) -> None:
         path: Path = req.last_node
         holes, self._holes = self._holes, ()
         refilling = self.tree_cache.refilling

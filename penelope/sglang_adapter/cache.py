@@ -181,9 +181,7 @@ class PenelopeCache(BasePrefixCache):
             delta=self.state.evictable - before, node_id=int(acquired.receipt.id)
         )
 
-    def dec_lock_ref(
-        self, node: Path, params: DecLockRefParams | None = None
-    ) -> DecLockRefResult:
+    def dec_lock_ref(self, node: Path, params: DecLockRefParams | None = None) -> DecLockRefResult:
         """Release by receipt; a second release of one receipt is refused by the core."""
         assert params is not None, "a lock is released with its receipt"
         before = self.state.evictable

@@ -26,24 +26,37 @@ class UnsupportedError(PenelopeError):
 # parameter that appears beside them does no harm.
 _SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req": (
-        "req", "has_chunked_req", "truncation_align_size",
+        "req",
+        "has_chunked_req",
+        "truncation_align_size",
     ),
     "sglang.srt.managers.schedule_policy.PrefillAdder._select_prefill_admission": (
-        "req", "total_tokens",
+        "req",
+        "total_tokens",
     ),
     "sglang.srt.managers.schedule_policy.PrefillAdder._commit_prefill_admission": (
-        "req", "admission", "mamba_gap_reserve",
+        "req",
+        "admission",
+        "mamba_gap_reserve",
     ),
     "sglang.srt.managers.schedule_policy.PrefillAdder._update_prefill_budget": (
-        "prefix_len", "extend_input_len", "max_new_tokens", "retracted_stain",
+        "prefix_len",
+        "extend_input_len",
+        "max_new_tokens",
+        "retracted_stain",
     ),
     "sglang.srt.managers.schedule_policy.PrefillAdder.preempt_to_schedule": ("req",),
     "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority": ("waiting_queue",),
     "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend": (),
     "sglang.srt.managers.schedule_batch.ScheduleBatch.filter_batch": ("reqs_to_exclude",),
     "sglang.srt.managers.schedule_batch.Req.__init__": (
-        "rid", "origin_input_text", "origin_input_ids", "sampling_params", "lora_id",
-        "vocab_size", "priority",
+        "rid",
+        "origin_input_text",
+        "origin_input_ids",
+        "sampling_params",
+        "lora_id",
+        "vocab_size",
+        "priority",
     ),
     "sglang.srt.mem_cache.common.match_kv_cache": ("req", "tree_cache"),
     "sglang.srt.mem_cache.common.release_kv_cache": ("req", "tree_cache", "checkpoint"),

@@ -75,9 +75,7 @@ class PlacementEvents:
         return _Label(_radix_key(node, start, end), above)
 
 
-def _holder(
-    before: State, after: State, survivor: dict[NodeId, NodeId], node: NodeId
-) -> Node:
+def _holder(before: State, after: State, survivor: dict[NodeId, NodeId], node: NodeId) -> Node:
     """A node whose key runs through the span: the node itself, or the one it merged into.
 
     An effect may name a node that the same transition made and merged or pruned again.
@@ -85,7 +83,6 @@ def _holder(
     while node in survivor:
         node = survivor[node]
     return after.nodes[node] if node in after.nodes else before.nodes[node]
-
 
 
 def _radix_key(node: Node, start: int, end: int) -> RadixKey:

@@ -154,9 +154,7 @@ HOOKS = (
         more_rows,
         HookType.BEFORE,
     ),
-    Hook(
-        "sglang.srt.arg_groups.validation_hook.check_server_args", refuse_early, HookType.AFTER
-    ),
+    Hook("sglang.srt.arg_groups.validation_hook.check_server_args", refuse_early, HookType.AFTER),
 )
 
 

@@ -97,9 +97,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "--enable-session-radix-cache",
         "it needs SGLang's own tree",
     ),
-    Refusal(
-        _on("is_embedding"), "--is-embedding", "a phantom would be answered as an embedding"
-    ),
+    Refusal(_on("is_embedding"), "--is-embedding", "a phantom would be answered as an embedding"),
     Refusal(
         lambda s: s.dllm_algorithm is not None,
         "--dllm-algorithm",
@@ -128,9 +126,7 @@ def require_supported_settings(settings: Any) -> None:
     """Raises `UnsupportedError` with the flag and the reason."""
     for refusal in REFUSALS:
         if refusal.when(settings):
-            raise UnsupportedError(
-                f"Penelope does not work with {refusal.flag}: {refusal.reason}"
-            )
+            raise UnsupportedError(f"Penelope does not work with {refusal.flag}: {refusal.reason}")
     for flag, name in _ATTENTION_FLAGS.items():
         backend = getattr(settings, name)
         if backend is not None and backend not in WRITE_FIRST_BACKENDS:

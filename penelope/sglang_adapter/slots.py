@@ -42,9 +42,7 @@ class SlotTable:
     def empty(self) -> torch.Tensor:
         return self._empty
 
-    def apply(
-        self, effects: Iterable[Effect], offer: Offer | None = None
-    ) -> list[tuple[int, int]]:
+    def apply(self, effects: Iterable[Effect], offer: Offer | None = None) -> list[tuple[int, int]]:
         """Carry out effects in order; returns the spans whose offered slots are surplus."""
         surplus: list[tuple[int, int]] = []
         for effect in effects:

@@ -26,13 +26,17 @@ class UnreliableStore(SymbolicStore):
         if self.failing_in == 0:
             raise StoreError("the store is out of order")
 
-    def allocate(self, units: int) -> list[int]:
+    def allocate(self, units: int, tier: Residency = Residency.DEVICE) -> list[int]:
         self._maybe_fail()
-        return super().allocate(units)
+        return super().allocate(units, tier)
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, slots: Sequence[int], host: Sequence[int] = ()) -> None:
         self._maybe_fail()
-        super().free(slots)
+        super().free(slots, host)
+
+    def copy(self, source: Sequence[int], target: Sequence[int], tier: Residency) -> None:
+        self._maybe_fail()
+        super().copy(source, target, tier)
 
 
 class Running:
@@ -52,23 +56,37 @@ class Engine(RuleBasedStateMachine):
         page=st.integers(1, 3),
         block_pages=st.integers(1, 3),
         capacity_pages=st.integers(6, 16),
+        buffer_blocks=st.sampled_from([0, 1, 1, 2]),
+        host_pages=st.integers(0, 16),
     )
-    def start(self, name: str, page: int, block_pages: int, capacity_pages: int) -> None:
-        capacity = page * capacity_pages
+    def start(
+        self,
+        name: str,
+        page: int,
+        block_pages: int,
+        capacity_pages: int,
+        buffer_blocks: int,
+        host_pages: int,
+    ) -> None:
+        """With one tier, or with a host smaller or larger than the device."""
+        capacity, block = page * capacity_pages, page * block_pages
+        swap = buffer_blocks * block
+        host = swap + page * host_pages if swap else 0
         self.page = page
-        self.store = UnreliableStore(capacity)
-        self.cache = Cache(Config(capacity, page, page * block_pages, *policy(name)), self.store)
+        self.store = UnreliableStore(capacity, host)
+        config = Config(capacity, page, block, *policy(name), host_capacity=host, swap_buffer=swap)
+        self.cache = Cache(config, self.store)
         self.histories: list[list[int]] = [[]]
         self.running: list[Running] = []
 
     def known(self) -> list[list[int]]:
-        """Histories worth continuing: those with a hole if there are any, else all that were."""
+        """Histories worth continuing: with a hole or host KV if there are any, else all."""
         nodes = self.cache.state.nodes
         holed = []
         for node in nodes.values():
             if not node.children and node.parent is not None:
-                above = nodes[node.parent]
-                while above.parent is not None and above.residency is not Residency.HOLE:
+                above = node
+                while above.parent is not None and above.residency is Residency.DEVICE:
                     above = nodes[above.parent]
                 if above.parent is not None:
                     holed.append([*memoryview(node.key).cast("I")[: node.end]])
@@ -76,13 +94,15 @@ class Engine(RuleBasedStateMachine):
 
     def atomically(self, fail: bool, act: object, *args: object) -> object:
         """Run an operation that may be refused, or that the store is made to fail."""
-        before, allocated = self.cache.state, dict(self.store._held)
+        before, allocated = self.cache.state, self.store.held()
         self.store.failing_in = 1 if fail else 0
         try:
             return act(*args)  # type: ignore[operator]
-        except (Refused, StoreError):
+        except (Refused, StoreError) as error:
+            if isinstance(error, StoreError) and self.cache.state.config.host_capacity:
+                return None  # a move failed on the way: the invariant says what must hold
             assert self.cache.state is before
-            assert self.store._held == allocated
+            assert self.store.held() == allocated
             return None
         finally:
             self.store.failing_in = 0
@@ -199,14 +219,20 @@ class Engine(RuleBasedStateMachine):
 
     @invariant()
     def every_slot_is_right_and_owned_once(self) -> None:
-        owners = [slot for one in self.running for slot in one.request.owned]
-        assert self.cache.state.totals.reserved == len(owners)
+        state = self.cache.state
+        owned = [slot for one in self.running for slot in one.request.owned]
+        assert state.totals.reserved == len(owned)
+        owners = {Residency.DEVICE: owned, Residency.HOST: list[int]()}
         for node, slots in self.cache.resident():
             assert len(slots) == node.length
-            self.store.check(slots, prefill(node.key)[node.start : node.end], "is kept")
-            owners += slots
-        assert len(owners) == len(set(owners)), "one-copy: a slot has two owners"
-        assert set(owners) == set(self.store._held), "one-copy: a slot has no owner"
+            digests = prefill(node.key)[node.start : node.end]
+            self.store.check(slots, digests, "is kept", node.residency)
+            owners[node.residency] += slots
+        for tier, slots in owners.items():
+            assert len(slots) == len(set(slots)), "one-copy: a slot has two owners"
+            assert set(slots) == set(self.store.held(tier)), "one-copy: no owner"
+        assert state.host_used <= state.config.host_capacity, "accounting"
+        assert not state.moves
 
 
 TestEngine = Engine.TestCase

@@ -17,6 +17,7 @@ from penelope.policy import (
     NotAPrefix,
     OverCapacity,
     Refused,
+    Residency,
     StalePlan,
     State,
     UnknownReceipt,
@@ -41,13 +42,13 @@ class FailingStore(SymbolicStore):
             self.failing.discard(method)
             raise StoreError(f"{method} is out of order")
 
-    def allocate(self, units: int) -> list[int]:
+    def allocate(self, units: int, tier: Residency = Residency.DEVICE) -> list[int]:
         self._fail("allocate")
-        return super().allocate(units)
+        return super().allocate(units, tier)
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, slots: Sequence[int], host: Sequence[int] = ()) -> None:
         self._fail("free")
-        super().free(slots)
+        super().free(slots, host)
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def snapshot(cache: Cache, store: SymbolicStore, request: Request) -> tuple[obje
     resident = [(node, list(slots)) for node, slots in cache.resident()]
     holes = {span: list(slots) for span, slots in request.holes.items()}
     own = (request.receipt, holes, request.start, list(request.tail))
-    return cache.state, resident, dict(store._held), own
+    return cache.state, resident, store.held(), own
 
 
 Prepared = tuple[Request, Callable[[], object]]
@@ -443,35 +444,41 @@ def test_a_refusal_leaves_everything_as_it_was(
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        (lambda store: store.allocate(4), "4 slots are asked for and 1 are free"),
+        (lambda store: store.allocate(4), "4 slots of the device are asked for and 1 are free"),
         (lambda store: store.free([0, 0]), "freed twice in one call"),
         (lambda store: store.free([0, 3]), "slot 3 is freed and is not allocated"),
-        (lambda store: store.copy([0], [1, 2]), "1 slots are copied to 2"),
-        (lambda store: store.copy([0], [3]), "slot 3 is copied and is not allocated"),
+        (lambda store: store.free([0], [3]), "slot 3 is freed and is not allocated"),
+        (lambda store: store.copy([0], [0, 1], Residency.HOST), "1 slots are copied to 2"),
+        (lambda store: store.copy([0], [3], Residency.HOST), "slot 3 is copied to and is not"),
+        (lambda store: store.copy([3], [0], Residency.HOST), "slot 3 is copied from and is not"),
     ],
 )
 def test_the_symbolic_store_refuses_and_changes_nothing(
     act: Callable[[SymbolicStore], object], says: str
 ) -> None:
-    store = SymbolicStore(4)
+    store = SymbolicStore(4, host_capacity=4)
     taken = store.allocate(3)
     store.step([Job(pack(range(3)), taken, 0, 3)])
-    before = dict(store._held)
+    store.allocate(2, Residency.HOST)
+    before = store.held(), store.held(Residency.HOST)
     with pytest.raises(StoreError, match=says):
         act(store)
-    assert store._held == before
+    assert (store.held(), store.held(Residency.HOST)) == before
 
 
 def test_copied_kv_is_the_same_kv() -> None:
-    store = SymbolicStore(4)
+    store = SymbolicStore(2, host_capacity=2)
     key, slots = pack(range(2)), store.allocate(2)
     store.step([Job(key, slots, 0, 2)])
-    others = store.allocate(2)
-    # As if all at once: what is read is what was there before.
-    store.copy([slots[0], slots[1]], [others[1], others[0]])
-    store.check(others[::-1], prefill(key), "is read")
+    host = store.allocate(2, Residency.HOST)
+    store.copy(slots, host[::-1], Residency.HOST)
+    store.check(host[::-1], prefill(key), "is kept", Residency.HOST)
     with pytest.raises(WrongKV):
-        store.check(others, prefill(key), "is read")
+        store.check(host, prefill(key), "is kept", Residency.HOST)
+    store.free(slots)
+    back = store.allocate(2)
+    store.copy(host[::-1], back, Residency.DEVICE)
+    store.check(back, prefill(key), "is read")
 
 
 @pytest.mark.parametrize(("start", "says"), [(0, "is written to slot"), (1, "is read from slot")])

@@ -1,0 +1,253 @@
+"""Moving KV between the tiers: it changes where KV is, never whether it is.
+
+        device | A B C D |  E F |            before: full, and a request needs x y z from the host
+        host   | x y z   |  ····|            ···· is the swap buffer
+        device | x y C D |  E F |            A B went to the buffer, x y took their place,
+        host   | A B z   |  ····|            and what they left is the buffer of the next chunk
+
+Each move is begun, carried out by the shell, and then ended or failed, each a transition of its
+own.  What is in flight has its slots in both tiers, is locked, and is in no one's way to be lost.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penelope.policy.config import Position
+from penelope.policy.draft import Draft
+from penelope.policy.effects import Copy, Effect, Moved, Unmoved
+from penelope.policy.errors import InsufficientSpace, NothingToMove, UnknownMove
+from penelope.policy.matching import Nodes
+from penelope.policy.transitions import Step
+from penelope.policy.tree import Lease, Move, MoveId, Node, NodeId, Receipt, Residency, State
+
+
+class Transfer(NamedTuple):
+    """A span [start, end) of one node to bring to the other tier next."""
+
+    node: NodeId
+    start: int
+    end: int
+    target: Residency
+    receipt: Receipt | None = None
+    """For whom it is promoted; None for a demotion."""
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+class Begun(NamedTuple):
+    state: State
+    effects: tuple[Effect, ...]
+    move: MoveId
+
+
+def next_transfer(state: State, receipt: Receipt) -> Transfer | None:
+    """What to move next so that the receipt gets what it was promised; None when nothing.
+
+    Promotes into what is free, else demotes as much as the host can take: what it keeps, and as
+    much of the swap buffer as promotions will empty again (T3).  Raises `UnknownReceipt`.
+    """
+    lease = Draft(state).lease(receipt)
+    # Another request may have brought a part of it in the meantime.
+    waiting = [n for n in _path(state, lease) if _on_host(n)] if lease.promote else []
+    promote = min(lease.promote, sum(node.length for node in waiting))
+    if promote and state.free:
+        first = waiting[-1]
+        end = min(first.end, first.start + min(promote, state.free))
+        return Transfer(first.id, first.start, end, Residency.DEVICE, receipt)
+    short = lease.due + promote - state.free
+    room = state.config.host_resident - state.host_used
+    room += min(state.config.swap_buffer, promote)
+    return next_demotion(state, min(short, room))
+
+
+def _on_host(node: Node) -> bool:
+    return node.residency is Residency.HOST and node.move is None
+
+
+def settle(state: State, receipt: Receipt) -> Step:
+    """Turn what a receipt was promised into a reservation, once moves have made room for it.
+
+    Raises `UnknownReceipt`; `InsufficientSpace` while there is a transfer to do first.
+    """
+    draft = Draft(state)
+    lease = draft.lease(receipt)
+    left = sum(n.length for n in _path(state, lease) if n.residency is Residency.HOST)
+    if lease.due > draft.free or (lease.promote and left):
+        raise InsufficientSpace(
+            f"{lease.due} units are promised, {draft.free} are free and {left} are still on the "
+            f"host: carry out the transfers of this receipt first"
+        )
+    reserved = lease.reserved + lease.due
+    draft.set_lease(receipt.id, lease._replace(reserved=reserved, due=0, promote=0))
+    return Step(*draft.close())
+
+
+def forgo(state: State, receipt: Receipt) -> Step:
+    """Give up what a receipt was promised and has not got; what it has stays.
+
+    Raises `UnknownReceipt`.
+    """
+    draft = Draft(state)
+    draft.set_lease(receipt.id, draft.lease(receipt)._replace(due=0, promote=0))
+    return Step(*draft.close())
+
+
+def next_demotion(state: State, units: int) -> Transfer | None:
+    """The first span, at most `units` long, that leaves the device; None when there is none.
+
+    In the order of eviction, on the tree as it would be if histories that are wholly on the host
+    were gone: they are leaves, and would hide their shared parent.
+    """
+    leaf = state.demotable.first()
+    if leaf is None or units <= 0:
+        return None
+    node = state.nodes[leaf]
+    if state.config.position is Position.TAIL:
+        return Transfer(node.id, max(node.start, node.end - units), node.end, Residency.HOST)
+    if state.config.position is Position.PRIVATE_HEAD:
+        node = _device_head(state.nodes, node)
+    return Transfer(node.id, node.start, min(node.end, node.start + units), Residency.HOST)
+
+
+def _device_head(nodes: Nodes, leaf: Node) -> Node:
+    """The first device node of the private span that ends in `leaf`; host spans are passed by."""
+    head = node = leaf
+    while node.parent is not None:
+        above = nodes[node.parent]
+        if (
+            above.parent is None
+            or above.device_below > 1
+            or above.locks
+            or above.residency is Residency.HOLE
+        ):
+            break
+        node = above
+        if node.residency is Residency.DEVICE:
+            head = node
+    return head
+
+
+def begin(state: State, transfer: Transfer) -> Begun:
+    """Put a transfer in flight: `Copy` effects name what the shell has to copy.
+
+    Raises `NothingToMove` if the span is not idle KV of the other tier that may move there, or
+    there is no room for it; `UnknownReceipt`.  At risk: `bounded-swap`, `no-in-use-eviction`.
+    """
+    draft = Draft(state)
+    node = state.nodes.get(transfer.node)
+    demotion = transfer.target is Residency.HOST
+    source = Residency.DEVICE if demotion else Residency.HOST
+    if (
+        node is None
+        or node.residency is not source
+        or node.move is not None
+        or not node.start <= transfer.start < transfer.end <= node.end
+        or transfer.start % state.config.page_size
+        or transfer.end % state.config.page_size
+    ):
+        raise NothingToMove(
+            f"[{transfer.start}, {transfer.end}) is not a span of idle KV on the {source.value}: "
+            f"ask for the next transfer"
+        )
+    room = state.config.host_capacity - state.host_used if demotion else state.free
+    if transfer.length > room:
+        raise NothingToMove(
+            f"{transfer.length} units do not fit the {transfer.target.value}, where {room} are "
+            f"free: ask for the next transfer"
+        )
+    if demotion and node.locks:
+        raise NothingToMove(f"[{node.start}, {node.end}) is in use: it may not leave the device")
+    if transfer.start > node.start:
+        _, node = draft.split(node, transfer.start)
+    if transfer.end < node.end:
+        node, _ = draft.split(node, transfer.end)
+    move = MoveId(draft.next_move)
+    draft.next_move += 1
+    owner = None
+    if demotion:
+        draft.outbound += transfer.length
+    else:
+        draft.inbound += transfer.length
+        if transfer.receipt is not None:
+            lease = draft.lease(transfer.receipt)
+            owner = transfer.receipt.id
+            left = lease.promote - min(lease.promote, transfer.length)
+            draft.set_lease(owner, lease._replace(promote=left))
+    draft.moves = draft.moves.set(
+        move, Move(node.id, transfer.start, transfer.end, transfer.target, owner)
+    )
+    draft.put(node, node._replace(move=move))
+    draft.lock(node.id)
+    draft.effects.append(Copy(move, node.id, node.start, node.end, transfer.target))
+    return Begun(*draft.close(), move)
+
+
+def end(state: State, move: MoveId) -> Step:
+    """The copy is complete: the KV is in the target tier, and only there.
+
+    Raises `UnknownMove` if the move has ended before: a late completion changes nothing.
+    At risk: `one-copy`, `moves-do-not-evict`.
+    """
+    draft, moving = _ending(state, move)
+    for node in _moving(draft, move, moving):
+        draft.settle_on(node, moving.target)
+        draft.effects.append(Moved(move, node.id, node.start, node.end, moving.target))
+    return _ended(draft, moving)
+
+
+def fail(state: State, move: MoveId) -> Step:
+    """The copy was given up: the KV is where it was, and only there.
+
+    Raises `UnknownMove`.  At risk: `one-copy`, `moves-do-not-evict`.
+    """
+    draft, moving = _ending(state, move)
+    for node in _moving(draft, move, moving):
+        draft.put(node, node._replace(move=None))
+    draft.effects.append(Unmoved(move, moving.start, moving.end, moving.target))
+    if moving.receipt is not None and moving.receipt in draft.leases:
+        lease = draft.leases[moving.receipt]
+        draft.set_lease(moving.receipt, lease._replace(promote=lease.promote + moving.length))
+    return _ended(draft, moving)
+
+
+def _ending(state: State, move: MoveId) -> tuple[Draft, Move]:
+    draft = Draft(state)
+    moving = draft.moves.get(move)
+    if moving is None:
+        raise UnknownMove(f"move {move} is not in flight: it has ended, or never began")
+    draft.moves = draft.moves.delete(move)
+    if moving.target is Residency.HOST:
+        draft.outbound -= moving.length
+    else:
+        draft.inbound -= moving.length
+    return draft, moving
+
+
+def _moving(draft: Draft, move: MoveId, moving: Move) -> list[Node]:
+    """The nodes that the move's span has been split into since, in position order."""
+    nodes = []
+    for node in draft.path(moving.node):
+        if node.move != move:
+            break
+        nodes.append(node)
+    return nodes[::-1]
+
+
+def _ended(draft: Draft, moving: Move) -> Step:
+    last = draft.unlock(moving.node)
+    if last is not None:
+        draft.merge_path(last)
+    return Step(*draft.close())
+
+
+def _path(state: State, lease: Lease) -> list[Node]:
+    """The nodes that a receipt locks, deepest first."""
+    nodes = []
+    node = state.nodes[lease.node]
+    while node.parent is not None:
+        nodes.append(node)
+        node = state.nodes[node.parent]
+    return nodes
