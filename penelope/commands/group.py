@@ -66,7 +66,11 @@ class PassThrough(click.Command):
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"penelope {importlib.metadata.version('penelope-kv')}")
+        try:
+            version = importlib.metadata.version("penelope-kv")
+        except importlib.metadata.PackageNotFoundError:
+            version = "from a checkout that is not installed"
+        click.echo(f"penelope {version}")
         ctx.exit()
 
 

@@ -126,6 +126,7 @@ def insert(
         draft.prune(end.id)
     else:
         draft.merge_path(end.id, used_now=True)
+        draft.merge(draft.nodes[end.id])  # where nothing was offered, it may end in a hole
     return Inserted(*draft.close(), *inserted)
 
 
