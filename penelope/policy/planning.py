@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     available: int
     """Device units that may be freed: unlocked KV, the request's own prefix not counted, less
     what others were promised."""
-    shortfall: int
+    shortfall: int = 0
     """Device units that must be freed, by dropping or moving KV."""
 
     @property
