@@ -15,6 +15,7 @@ from penelope.policy.config import Granularity, Position
 from penelope.policy.effects import Effect, Free, Merge, Remove, Split
 from penelope.policy.errors import UnknownReceipt
 from penelope.policy.keys import Key
+from penelope.policy.ticks import TickMap
 from penelope.policy.tree import (
     Lease,
     Namespace,
@@ -124,27 +125,30 @@ class Draft:
 
     # Writing nodes: totals and orders follow from what a node was and is
 
-    def put(self, old: Node | None, new: Node | None) -> None:
-        """Replace a node by its next version; None stands for its absence before or after."""
-        if old is not None:
-            if new is None:
-                del self.nodes[old.id]
+    def add(self, node: Node) -> None:
+        """A node that was not there."""
+        self.nodes[node.id] = node
+        self._count(node, 1)
+        self._reorder(None, node)
+
+    def change(self, old: Node, new: Node) -> None:
+        """The next version of a node."""
+        self.nodes[new.id] = new
+        if (
+            old.residency is not new.residency
+            or old.start != new.start
+            or old.end != new.end
+            or (not old.locks) is not (not new.locks)
+        ):
             self._count(old, -1)
-        if new is not None:
-            self.nodes[new.id] = new
             self._count(new, 1)
-        was = old is not None and is_victim(old)
-        now = new is not None and is_victim(new)
-        if was and old is not None:
-            if now and new is not None and new.stamp == old.stamp:
-                pass
-            else:
-                self.victims = self.victims.remove(old.stamp)
-                was = False
-        if now and not was and new is not None:
-            self.victims = self.victims.insert(new.stamp, new.id)
-        if self.tiers:
-            self._reorder_demotable(old, new)
+        self._reorder(old, new)
+
+    def remove(self, node: Node) -> None:
+        """A node that is there no more."""
+        del self.nodes[node.id]
+        self._count(node, -1)
+        self._reorder(node, None)
 
     def _count(self, node: Node, sign: int) -> None:
         length = sign * (node.end - node.start)
@@ -159,15 +163,16 @@ class Draft:
         else:
             self.hole += length
 
-    def _reorder_demotable(self, old: Node | None, new: Node | None) -> None:
-        was = old.stamp if old is not None and is_demotable(old) else None
-        now = new.stamp if new is not None and is_demotable(new) else None
-        if was == now and (old is None or new is None or old.id == new.id):
-            return
-        if was is not None:
-            self.demotable = self.demotable.remove(was)
-        if now is not None and new is not None:
-            self.demotable = self.demotable.insert(now, new.id)
+    def _reorder(self, old: Node | None, new: Node | None) -> None:
+        was = old.stamp if old is not None and is_victim(old) else None
+        now = new.stamp if new is not None and is_victim(new) else None
+        if was != now:
+            self.victims = _moved(self.victims, was, now, new)
+        if self.tiers:
+            was = old.stamp if old is not None and is_demotable(old) else None
+            now = new.stamp if new is not None and is_demotable(new) else None
+            if was != now:
+                self.demotable = _moved(self.demotable, was, now, new)
 
     # Nodes
 
@@ -177,7 +182,7 @@ class Draft:
         if known is not None:
             return self.nodes[known]
         root = Node(self._new_node(), None, namespace, 0, 0, Key(b""), _HOLE, 0, 0, _NO_CHILDREN)
-        self.put(None, root)
+        self.add(root)
         self.roots = self.roots.set(namespace, root.id)
         return root
 
@@ -199,7 +204,7 @@ class Draft:
             self.tick,
             _NO_CHILDREN,
         )
-        self.put(
+        self.change(
             parent,
             parent._replace(
                 children=parent.children.set(self.edge(leaf), leaf.id),
@@ -207,7 +212,7 @@ class Draft:
             ),
         )
         self.gained_device(leaf)
-        self.put(None, leaf)
+        self.add(leaf)
         return leaf
 
     def split(self, node: Node, at: int) -> tuple[Node, Node]:
@@ -222,9 +227,11 @@ class Draft:
             branched=False,
             device_below=1 if self.tiers and has_device(lower) else 0,
         )
-        self.put(parent, parent._replace(children=parent.children.set(self.edge(node), upper_id)))
-        self.put(node, lower)
-        self.put(None, upper)
+        self.change(
+            parent, parent._replace(children=parent.children.set(self.edge(node), upper_id))
+        )
+        self.change(node, lower)
+        self.add(upper)
         self.effects.append(Split(node.id, upper_id, at))
         return upper, lower
 
@@ -251,7 +258,7 @@ class Draft:
     def drop(self, node: Node) -> Node:
         """Evict the KV of a whole resident node: it becomes a hole."""
         hole = node._replace(residency=_HOLE)
-        self.put(node, hole)
+        self.change(node, hole)
         self.effects.append(Free(node.id, node.start, node.end, node.residency))
         if node.residency is _DEVICE:
             self.lost_device(hole)
@@ -262,9 +269,9 @@ class Draft:
         settled = node._replace(residency=residency, filler=None, move=None)
         if residency is _DEVICE:
             self.gained_device(node)
-            self.put(node, settled)
+            self.change(node, settled)
         else:
-            self.put(node, settled)
+            self.change(node, settled)
             self.lost_device(settled)
         return settled
 
@@ -275,7 +282,7 @@ class Draft:
         while node.parent is not None:
             above = self.nodes[node.parent]
             node = above._replace(device_below=above.device_below + 1)
-            self.put(above, node)
+            self.change(above, node)
             if has_device(above):
                 return
 
@@ -289,7 +296,7 @@ class Draft:
             node = above._replace(
                 device_below=above.device_below - 1, stamp=max(above.stamp, node.stamp)
             )
-            self.put(above, node)
+            self.change(above, node)
 
     # Recency
 
@@ -297,12 +304,12 @@ class Draft:
         """Mark the node as the end of a use that happens now."""
         self.tick += 1
         stamped = node._replace(stamp=self.tick)
-        self.put(node, stamped)
+        self.change(node, stamped)
         at = stamped
         while self.tiers and not has_device(at) and at.parent is not None:
             above = self.nodes[at.parent]
             at = above._replace(stamp=self.tick)
-            self.put(above, at)
+            self.change(above, at)
         return stamped
 
     # Locks
@@ -312,7 +319,7 @@ class Draft:
         at: NodeId | None = node
         while at is not None and at != above:
             old = self.nodes[at]
-            self.put(old, old._replace(locks=old.locks + 1))
+            self.change(old, old._replace(locks=old.locks + 1))
             at = old.parent
 
     def unlock(self, node: NodeId, receipt: ReceiptId | None = None) -> NodeId | None:
@@ -326,7 +333,7 @@ class Draft:
             old = self.nodes[at]
             mine = receipt is not None and old.filler == receipt
             filler = None if mine else old.filler
-            self.put(old, old._replace(locks=old.locks - 1, filler=filler))
+            self.change(old, old._replace(locks=old.locks - 1, filler=filler))
             at = old.parent
         return self.prune(node)
 
@@ -370,7 +377,7 @@ class Draft:
         """
         node = self.nodes[start]
         while not node.children and not node.locks and node.residency is _HOLE:
-            self.put(node, None)
+            self.remove(node)
             if node.parent is None:
                 self.roots = self.roots.delete(node.namespace)
                 return None
@@ -380,7 +387,7 @@ class Draft:
                 children=parent.children.delete(self.edge(node)),
                 stamp=max(parent.stamp, node.stamp),
             )
-            self.put(parent, left)
+            self.change(parent, left)
             node = left
         if node.parent is None:
             return node.id
@@ -414,12 +421,12 @@ class Draft:
         ):
             return upper
         above = self.nodes[upper.parent]
-        self.put(above, above._replace(children=above.children.set(self.edge(upper), child.id)))
+        self.change(above, above._replace(children=above.children.set(self.edge(upper), child.id)))
         merged = child._replace(
             start=upper.start, parent=above.id, stamp=max(upper.stamp, child.stamp)
         )
-        self.put(upper, None)
-        self.put(child, merged)
+        self.remove(upper)
+        self.change(child, merged)
         self.effects.append(Merge(upper.id, child.id))
         return merged
 
@@ -429,7 +436,8 @@ class Draft:
         while parent is not None:
             upper = self.nodes[parent]
             parent = upper.parent
-            self.merge(upper, used_now=used_now)
+            if len(upper.children) == 1:
+                self.merge(upper, used_now=used_now)
 
     def merge_each(self, nodes: Iterable[NodeId]) -> None:
         """Merge each of these, which may be gone by then, with its parent."""
@@ -455,6 +463,17 @@ class Draft:
         fresh = NodeId(self.next_node)
         self.next_node += 1
         return fresh
+
+
+def _moved(
+    order: TickMap[NodeId], was: int | None, now: int | None, node: Node | None
+) -> TickMap[NodeId]:
+    """The order with a node at tick `now`, which was at tick `was`."""
+    if was is not None:
+        order = order.remove(was)
+    if now is not None and node is not None:
+        order = order.insert(now, node.id)
+    return order
 
 
 def is_victim(node: Node) -> bool:

@@ -179,7 +179,7 @@ def begin(state: State, transfer: Transfer) -> Begun:
     draft.moves = draft.moves.set(
         move, Move(node.id, transfer.start, transfer.end, transfer.target, owner)
     )
-    draft.put(node, node._replace(move=move))
+    draft.change(node, node._replace(move=move))
     draft.lock(node.id)
     draft.effects.append(Copy(move, node.id, node.start, node.end, transfer.target))
     return Begun(*draft.close(), move)
@@ -205,7 +205,7 @@ def fail(state: State, move: MoveId) -> Step:
     """
     draft, moving = _ending(state, move)
     for node in _moving(draft, move, moving):
-        draft.put(node, node._replace(move=None))
+        draft.change(node, node._replace(move=None))
     draft.effects.append(Unmoved(move, moving.start, moving.end, moving.target))
     if moving.receipt is not None and moving.receipt in draft.leases:
         lease = draft.leases[moving.receipt]

@@ -142,7 +142,7 @@ def admit(state: State, plan: Plan) -> Admitted:
     for span in plan.match.spans:
         if span.residency is Residency.HOLE and not span.arriving:
             hole = draft.nodes[span.node]
-            draft.put(hole, hole._replace(filler=receipt.id))
+            draft.change(hole, hole._replace(filler=receipt.id))
     freed = evict_in(draft, plan.evict)
     promote = plan.match.host
     _promise(draft, receipt, plan.compute, promote)
