@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 from penelope.policy import POLICIES, UNIT_BYTES, Key, pack
 from penelope.policy.cost import CostModel
@@ -131,3 +134,21 @@ def requests(replayed: Trace) -> Iterator[Request]:
     for session in replayed.sessions:
         for part in session.streams:
             yield from part.requests()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def weka(name: str, inputs: Sequence[int], out: int = 5) -> dict[str, Any]:
+    requests, before = [], 0
+    for tokens in inputs:
+        blocks = tokens // 64
+        appended = [[before + 1, blocks - before]] if blocks > before else []
+        requests.append({"t": 0, "type": "n", "in": tokens, "out": out, "h": [before, appended]})
+        before = blocks
+    return {"id": name, "block_size": 64, "requests": requests}
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

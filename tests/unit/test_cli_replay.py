@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import pty
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 from penelope import cli
 from penelope.policy import POLICIES
 from penelope.runtime.replay.compare import COMPARED, Summary
+from tests.unit.replaying import weka, write
 
 NAMES = list(POLICIES)
 
@@ -27,36 +26,10 @@ SMALL = "replay --sessions 4 --max-context 34000 --device-tokens 60000 --concurr
 """Some two hundred generated requests, on a device that must evict."""
 
 
-def weka(name: str, inputs: Sequence[int], out: int = 5) -> dict[str, Any]:
-    requests, before = [], 0
-    for tokens in inputs:
-        blocks = tokens // 64
-        appended = [[before + 1, blocks - before]] if blocks > before else []
-        requests.append({"t": 0, "type": "n", "in": tokens, "out": out, "h": [before, appended]})
-        before = blocks
-    return {"id": name, "block_size": 64, "requests": requests}
-
-
-def write(path: Path, *rows: object) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Two sessions of 1,920 and 2,560 tokens at most, in 64-token blocks."""
     return write(tmp_path / "a trace.jsonl", weka("a", [640, 1915]), weka("b", [640, 2555]))
-
-
-def refusal(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command line is refused with: one line, status 2, and nothing on standard output."""
-    assert cli.main(list(arguments)) == cli.USER_ERROR
-    captured = capsys.readouterr()
-    assert not captured.out
-    lines = captured.err.splitlines()
-    assert len(lines) == 1, captured.err
-    assert lines[0].startswith("penelope replay: ")
-    return lines[0]
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -282,141 +255,6 @@ sys.exit(cli.main(sys.argv[1:]))
     assert process.returncode == cli.INTERRUPTED
     assert (shown, complaint.strip()) == ("", "penelope: interrupted")
     assert not list(folder.iterdir())
-
-
-# --- refusals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("--policy lru", "unknown policy 'lru': choose from sglang-lru, tail-block"),
-        ("--policy penelope,,lru", "unknown policy 'lru': choose from"),
-        ("--policy ,", "no policy is named: choose from sglang-lru"),
-        ("--model gpt-9", "unknown model 'gpt-9'; choose one of qwen3-235b-a22b"),
-        ("--model ./absent/config.json", "cannot read absent/config.json: No such file"),
-        ("--format wiki", "--format wiki is not known; give auto, weka, mooncake, agentic"),
-        ("--scheduler sjf", "unknown scheduler 'sjf': choose from lpm, fcfs"),
-        ("--shared-prefix all", "--shared-prefix 'all' is not known; give none, all:N"),
-        ("--shared-prefix all:-1", "--shared-prefix 'all:-1' is not known"),
-        ("--sessions 0", "--sessions is 0: give 1 or more"),
-        ("--sessions -3", "--sessions is -3: give 1 or more"),
-        ("--sessions 10000000", "generator: sessions 10000000 is out of range"),
-        ("--sessions few", "Invalid value for '--sessions': 'few' is not a valid integer"),
-        ("--replicates 0", "--replicates is 0: give 1 or more"),
-        ("--concurrency 0", "--concurrency is 0: give 1 or more"),
-        ("--concurrency -1", "--concurrency is -1: give 1 or more"),
-        ("--concurrency 1.5", "Invalid value for '--concurrency': '1.5' is not a valid integer"),
-        ("--max-context 0", "--max-context is 0: give 1 or more"),
-        ("--max-context 500", "generator: max_context 500 leaves no room"),
-        ("--seed -1", "generator: seed -1 is out of range"),
-        ("--device-tokens 0", "--device-tokens is 0: give 1 or more"),
-        ("--device-tokens 63", "a device of 63 tokens holds no page of 64: give it more"),
-        ("--device-tokens 1000", "no session fits a device of 960 tokens, the smallest needs"),
-        ("--chunk-tokens 0", "--chunk-tokens is 0: give 1 or more"),
-        ("--page-tokens 100", "a page size of 100 tokens is not a multiple of the trace's hashed"),
-        ("--page-tokens 0", "a page size of 0 tokens is not a multiple"),
-        ("--block-tokens 100", "a block size of 100 tokens is not a multiple of the page size, 64"),
-        ("--block-tokens 0", "a block size of 0 tokens is not a multiple"),
-        ("--page-tokens 128 --block-tokens 64", "block size of 64 tokens is not a multiple of the"),
-        ("--effective-tflops 0", "--effective-tflops is 0.0: give a number from 1e-6"),
-        ("--effective-tflops nan", "--effective-tflops is nan: give a number"),
-        ("--effective-tflops inf", "--effective-tflops is inf: give a number"),
-        ("--effective-tflops -400", "--effective-tflops is -400.0: give a number"),
-        ("--effective-tflops 1e-320", "--effective-tflops is 1e-320: give a number"),
-        ("--seconds-per-unit nan", "seconds_per_unit is nan: give a number from 0"),
-        ("--seconds-per-unit -1", "seconds_per_unit is -1.0: give a number from 0"),
-        ("--seconds-per-prefill inf", "seconds_per_prefill is inf: give a number from 0"),
-        ("--seconds-per-output-token nan", "seconds_per_output_token is nan: give a number"),
-        ("--json .", ". is a folder: name a file in it"),
-        ("--json absent/out.json", "absent is no folder: create it, or name a file elsewhere"),
-        ("--json here/out.json", "here is no folder"),
-        ("--json /proc/self/out.json", "/proc/self/out.json cannot be written"),
-        ("--json /dev/null", "/dev/null is not a regular file: name another file"),
-        ("--plot absent/out.png", "absent is no folder: create it, or name a file elsewhere"),
-        ("--plot out.bmp", "--plot out.bmp has no suffix that can be drawn: end it in .png or"),
-        (
-            "--plot out",
-            "--plot out has no suffix that can be drawn: end it in .png or .pdf or .svg",
-        ),
-        ("--json out.png --plot out.png", "out.png is named twice: give every file a name"),
-        ("--json out.png --plot ./out.png", "out.png is named twice: give every file a name"),
-        ("--trace here --json here", "here is named twice: give every file a name"),
-    ],
-)
-def test_a_bad_option_is_refused_before_anything_is_replayed(
-    options: str,
-    says: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "here").write_text("a file\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("penelope.runtime.replay.compare.replay", None)
-    assert says in refusal(["replay", *options.split()], capsys)
-    assert [path.name for path in tmp_path.iterdir()] == ["here"]
-    assert (tmp_path / "here").read_text() == "a file\n"
-
-
-BAD_TRACES: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "is empty; give a trace"),
-    "no JSON": (b"{\n", "line 1: is not JSON"),
-    "cut short": (
-        gzip.compress(json.dumps(weka("a", [640])).encode() * 99)[:80],
-        "the compressed data ends early",
-    ),
-    "unknown": (b'{"prompt": "x"}\n', "line 1: is of no known format"),
-    "mixed": (
-        json.dumps(weka("a", [640])).encode() + b'\n{"hash_ids": [1]}\n',
-        "line 2: is of format mooncake in a trace read as weka",
-    ),
-    "bad field": (
-        json.dumps(weka("a", [640], out=-1)).encode(),
-        "line 1: field requests[0].out: -1 is not between 0",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BAD_TRACES)
-def test_a_bad_trace_is_refused_with_its_place(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content, says = BAD_TRACES[kind]
-    path = tmp_path / ("trace.jsonl.gz" if kind == "cut short" else "trace.jsonl")
-    path.write_bytes(content)
-    outputs = ["--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png")]
-    line = refusal(["replay", "--trace", str(path), *outputs], capsys)
-    assert line.startswith(f"penelope replay: {path}: ")
-    assert says in line
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("--sessions 3", "holds 2 usable sessions; 3 wanted; lower --sessions"),
-        ("--sessions 1 --replicates 3", "holds 2 usable sessions; 3 wanted; lower --sessions"),
-        ("--replicates 3", "holds 2 usable sessions, 3 groups of 1 need 3; lower --sessions or"),
-        ("--max-context 100", "holds 0 usable sessions and 2 that --max-context 100 leaves out"),
-        ("--format mooncake", "line 1: is of format weka in a trace read as mooncake"),
-        ("--device-tokens 1000", "no session fits a device of 960 tokens, the smallest needs 1920"),
-        ("--replicates 2 --device-tokens 2000", "no session of group 2 fits a device of 1984"),
-    ],
-)
-def test_a_trace_that_cannot_give_what_is_asked_for_is_refused(
-    options: str, says: str, trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert says in refusal(["replay", "--trace", str(trace), *options.split()], capsys)
-
-
-def test_a_missing_package_is_named_before_the_replay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("penelope.runtime.replay.compare.replay", None)
-    line = refusal([*SMALL, "--plot", str(tmp_path / "out.png")], capsys)
-    assert line.endswith('is not installed: run python -m pip install "penelope-kv[replay]"')
 
 
 # --- the demonstration ----------------------------------------------------------------------------

@@ -49,10 +49,12 @@ def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     path.write_text("old")
     path.chmod(0o640)
+    os.link(path, tmp_path / "open elsewhere")
     check_writable(path)
     assert path.read_text() == "old"
     put(path)
     assert path.read_text() == "whole\n"
+    assert (tmp_path / "open elsewhere").read_text() == "old", "replaced, not written over"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
+from itertools import pairwise
 
 import pytest
 
@@ -90,8 +91,9 @@ def test_an_answer_without_tokens_ends_with_its_prefill() -> None:
 
 def test_the_next_session_starts_when_one_ends_and_thinks_first() -> None:
     sessions = [[stream([Ask([i * 10], think_s=i)])] for i in range(4)]
-    engine, _ = watch(trace(*sessions), 1)
+    engine, result = watch(trace(*sessions), 1)
     ends = [0.0, *(engine.answered[i * 10] for i in range(4))]
+    assert result.jct == [end - began for began, end in pairwise(ends)]
     assert [engine.arrived[i * 10] for i in range(4)] == [ends[i] + i for i in range(4)]
 
 
@@ -117,6 +119,13 @@ def test_a_sub_agent_starts_after_the_stated_answers_and_nobody_waits_for_it() -
     # The session ends with its last stream, and only then the next begins.
     assert engine.arrived[90] == engine.answered[51]
     assert result.jct[0] == engine.answered[51]
+
+
+def test_answers_of_a_sub_agent_start_nobody() -> None:
+    early = stream([Ask([40]), Ask([40, 41])])
+    late = stream([Ask([60])], starts_after=1)
+    engine, _ = watch(trace([stream([Ask([0], out_tokens=500)]), early, late]), 1)
+    assert engine.answered[41] < engine.answered[0] == engine.arrived[60]
 
 
 def test_sub_agents_may_start_with_the_session_and_after_its_last_answer() -> None:

@@ -160,6 +160,19 @@ def test_lpm_takes_the_longest_cached_prefix_first_and_then_the_oldest(
     assert order(scheduler, cold, part, whole, late) == expected
 
 
+def test_lpm_counts_what_lies_behind_a_hole() -> None:
+    engine = server(14)
+    for ask in (A_ASKS, B_ASKS, Ask([200, 201, 202])):
+        serve_whole(engine, ask)
+    serve_whole(engine, Ask([300]))  # takes two blocks of the head of A
+    holed, prefix = job(Ask([*A, 5])), job(Ask([200, 201, 6]))
+    for request in (prefix, holed):
+        engine.submit(request)
+    engine.start_step()
+    assert engine.end_step() == [holed, prefix]
+    assert holed.holes == [(0, 2)]
+
+
 def test_a_request_without_room_waits_until_a_running_one_ends() -> None:
     engine = server(6)
     running, waiting = job(Ask(range(4))), job(Ask(range(10, 14)))
@@ -204,11 +217,11 @@ def test_the_largest_request_that_the_device_holds_runs_alone() -> None:
 
 
 def test_peak_of_nodes_and_time_in_the_core_are_counted() -> None:
-    engine = server()
-    run(engine, A_ASKS, B_ASKS)
-    assert engine.counters.nodes_max >= 3  # the root and two histories
+    engine = server(10)
+    run(engine, A_ASKS, B_ASKS, Ask(range(200, 209)))
+    # The root and two histories; then only the root and one, for which the others went.
+    assert (engine.counters.nodes_max, len(engine.state.nodes)) == (3, 2)
     assert engine.counters.policy_seconds > 0
-    assert len(engine.state.nodes) <= engine.counters.nodes_max
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e7])
