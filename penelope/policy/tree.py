@@ -225,8 +225,7 @@ class State:
         return (
             f"<State tick {self.tick}: {len(self.nodes)} nodes, {len(self.leases)} receipts, "
             f"device {t.device} ({t.locked} locked) + {t.reserved} reserved "
-            f"of {self.config.device_capacity}, host {t.host} of {self.config.host_capacity}, "
-            f"holes {t.hole}>"
+            f"of {self.config.device_capacity}, host {t.host}, holes {t.hole}>"
         )
 
 
