@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 
 from penelope.policy import PenelopeError
-from penelope.sglang_adapter.options import Options
+from penelope.sglang_adapter.options import BACKEND_NAME, Options
 
 TESTED_VERSIONS = ("0.5.23",)
 
@@ -61,6 +61,7 @@ _SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "sglang.srt.mem_cache.common.match_kv_cache": ("req", "tree_cache"),
     "sglang.srt.mem_cache.common.release_kv_cache": ("req", "tree_cache", "checkpoint"),
     "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.checkpoint": ("req", "up_to"),
+    "sglang.srt.model_executor.runner.eager_runner.EagerRunner.__init__": ("model_runner",),
     "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._build_default_req_pool": (
         "max_num_reqs",
     ),
@@ -101,4 +102,15 @@ def require_hooks(targets: Iterable[str]) -> None:
     if lost:
         raise UnsupportedError(
             f"SGLang did not apply Penelope's hook on {lost[0]}: see its log for the reason"
+        )
+
+
+def require_registered() -> None:
+    """Raises `UnsupportedError` if SGLang did not load our plug-in (it only logs why)."""
+    from sglang.srt.mem_cache.registry import get_radix_cache_factory
+
+    if get_radix_cache_factory(BACKEND_NAME) is None:
+        raise UnsupportedError(
+            "SGLang did not load Penelope's plug-in: install penelope-kv in this environment, and "
+            "see SGLANG_PLUGINS and SGLANG_PLATFORM, which can leave it out"
         )

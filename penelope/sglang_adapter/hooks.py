@@ -96,12 +96,28 @@ def more_rows(configurator: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[s
 
     A request with holes needs a row for each phantom too, and SGLang guarantees it one.
     """
-    from sglang.srt.runtime_context import get_memory
-
-    if get_memory().radix_cache_backend != options.BACKEND_NAME:
+    if not _is_chosen():
         return None
     kwargs["max_num_reqs"] += options.read().phantom_rows
     return (configurator, *args), kwargs
+
+
+def wider_batches(
+    original: Callable[..., None], runner: Any, model_runner: Any, *args: Any, **kwargs: Any
+) -> None:
+    """AROUND `EagerRunner.__init__`: its input buffers hold a batch of all the rows there are."""
+    extra = options.read().phantom_rows if _is_chosen() else 0
+    model_runner.max_running_requests += extra
+    try:
+        original(runner, model_runner, *args, **kwargs)
+    finally:
+        model_runner.max_running_requests -= extra
+
+
+def _is_chosen() -> bool:
+    from sglang.srt.runtime_context import get_memory
+
+    return bool(get_memory().radix_cache_backend == options.BACKEND_NAME)
 
 
 def refuse_early(_result: None, server_args: Any) -> None:
@@ -153,6 +169,11 @@ HOOKS = (
         "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._build_default_req_pool",
         more_rows,
         HookType.BEFORE,
+    ),
+    Hook(
+        "sglang.srt.model_executor.runner.eager_runner.EagerRunner.__init__",
+        wider_batches,
+        HookType.AROUND,
     ),
     Hook("sglang.srt.arg_groups.validation_hook.check_server_args", refuse_early, HookType.AFTER),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 512
 
@@ -26,4 +27,28 @@ def build(
     )
     config.dtype = torch.float32
     Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
     return folder
+
+
+def _tokenizer() -> Any:
+    """One token a byte: enough for a chat over HTTP."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {character: index for index, character in enumerate(alphabet)}
+    special = ["<|im_start|>", "<|im_end|>"]
+    words.update({word: len(alphabet) + index for index, word in enumerate(special)})
+    # The model may sample any of its outputs: every id stands for some text.
+    words.update({f"<{index}>": index for index in range(len(words), VOCABULARY)})
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(special)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    fast.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    return fast

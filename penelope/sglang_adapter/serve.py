@@ -1,0 +1,60 @@
+"""``penelope serve``: SGLang's launcher with Penelope as the cache.
+
+Every argument is SGLang's.  What is decided here is only the cache, and the
+check of the combination before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from penelope.policy import PenelopeError
+from penelope.sglang_adapter import compat, options
+
+USER_ERROR = 2
+
+
+def main(argv: list[str]) -> int:
+    """Run the server until it is stopped; 2 and one line on standard error for a refusal."""
+    try:
+        chosen = options.read()
+        compat.require_supported(chosen)
+        return _launch(with_backend(argv))
+    except PenelopeError as error:
+        sys.stderr.write(f"penelope serve: {error}\n")
+        return USER_ERROR
+
+
+def with_backend(argv: list[str]) -> list[str]:
+    """The arguments with our cache chosen.  Raises `UnsupportedError` if another one is."""
+    flag = "--radix-cache-backend"
+    for index, argument in enumerate(argv):
+        name, _, value = argument.partition("=")
+        if name != flag:
+            continue
+        value = value or (argv[index + 1] if index + 1 < len(argv) else "")
+        if value != options.BACKEND_NAME:
+            raise compat.UnsupportedError(
+                f"{flag} is '{value}': penelope serve runs the penelope cache, so leave it out"
+            )
+        return argv
+    return [*argv, flag, options.BACKEND_NAME]
+
+
+def _launch(argv: list[str]) -> int:
+    import os
+
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    # Before the arguments are parsed: plug-ins add choices to them.
+    load_plugins()
+    compat.require_registered()
+    arguments = prepare_server_args(argv)
+    try:
+        run_server(arguments)
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+    return 0

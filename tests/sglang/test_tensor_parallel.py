@@ -1,0 +1,34 @@
+"""Two tensor-parallel ranks take the same decisions and give the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sglang.comparing import CROWD, SMALL_POOL, differences, play
+from tests.sglang.conftest import Engines
+from tests.sglang.harness import Engine
+
+pytestmark = pytest.mark.sglang
+
+
+@pytest.fixture(scope="module")
+def pair(engines: Engines) -> Iterator[Engine]:
+    """Each rank on a core of its own, over gloo."""
+    yield engines.get(variables={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}, tp_size=2)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("chunk", [2048, 128], ids=["whole", "chunked"])
+def test_two_ranks(pair: Engine, chunk: int) -> None:
+    reference = play(pair)
+    assert reference.statistics["evictions"] == 0
+    run = play(pair, CROWD, pool=SMALL_POOL, chunk=chunk)
+    assert run.statistics["phantoms"] >= 5
+    assert differences(run, reference) == []
+    first, second = pair.dump(rank=0), pair.dump(rank=1)
+    for name in ("statistics", "tick", "nodes", "live_receipts", "free_tokens", "free_rows"):
+        assert first[name] == second[name], name
+    assert first["resident"].keys() == second["resident"].keys(), "the same spans are resident"
+    assert first["resident"] != second["resident"], "each rank holds its own heads"
