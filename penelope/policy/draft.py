@@ -432,6 +432,8 @@ class Draft:
 
     def merge_path(self, end: NodeId, *, used_now: bool = False) -> None:
         """Merge wherever possible on the path from the root to `end`."""
+        if self.config.granularity is Granularity.NODE:
+            return
         parent = self.nodes[end].parent
         while parent is not None:
             upper = self.nodes[parent]

@@ -163,17 +163,18 @@ def length_of(config: Config, key: Key) -> int:
 
 
 def walk(
-    config: Config, nodes: Nodes, root: Node, key: Key, limit: int
+    config: Config, nodes: Nodes, node: Node, key: Key, limit: int
 ) -> Iterator[tuple[Node, int]]:
-    """The nodes on the path of key[:limit], each with the position to which it agrees.
+    """The nodes below `node` on the path of key[:limit], each with where it stops agreeing.
 
-    Whole pages only.  Every node but the last agrees to its end.
+    The key must agree with the path to `node`.  Whole pages only.  Every node but the last agrees
+    to its end.
     """
     width = config.unit_bytes
     page = config.page_size
     step = page * width
     limit -= limit % page
-    node, at = root, 0
+    at = node.end
     while at < limit:
         child = node.children.get(key[at * width : at * width + step])
         if child is None:

@@ -120,8 +120,15 @@ def insert(
     if more would be adopted than is free, `InvalidKey`.
     At risk: `one-copy`, `accounting`.
     """
+    if start < 0 or start % state.config.page_size:
+        raise NotAPrefix(
+            f"an offer cannot start at {start}: start at a multiple of the page size "
+            f"{state.config.page_size}"
+        )
     draft = Draft(state)
-    end, inserted = _insert_in(draft, draft.root(namespace), key, start, None)
+    end, inserted = _insert_in(draft, draft.root(namespace), key, start)
+    if draft.free < 0:
+        raise _over_capacity(draft, inserted[0])
     if end.is_root:
         draft.prune(end.id)
     else:
@@ -140,8 +147,13 @@ def checkpoint(state: State, receipt: Receipt, key: Key) -> Inserted:
     draft = Draft(state)
     lease = draft.lease(receipt)
     held = draft.nodes[lease.node]
-    root = draft.root(held.namespace)
-    end, inserted = _insert_in(draft, root, key, held.end, held)
+    # A node's key is its whole path: one comparison stands for the walk from the root.
+    if not key.startswith(memoryview(held.key)[: held.end * state.config.unit_bytes]):
+        raise NotAPrefix(
+            f"the key leaves the path of {held.end} units that receipt {receipt.id} holds: give "
+            f"the request's whole history"
+        )
+    end, inserted = _insert_in(draft, held, key, held.end)
     draft.lock(end.id, above=held.id)
     consumed = min(lease.reserved, inserted[0] + inserted[1])
     draft.set_lease(receipt.id, lease._replace(node=end.id, reserved=lease.reserved - consumed))
@@ -152,24 +164,19 @@ def checkpoint(state: State, receipt: Receipt, key: Key) -> Inserted:
 
 
 def _insert_in(
-    draft: Draft, root: Node, key: Key, start: int, held: Node | None
+    draft: Draft, above: Node, key: Key, start: int
 ) -> tuple[Node, tuple[int, int, int]]:
-    """Insert below `root`: the node where the key ends, and (adopted, resident, unaligned)."""
+    """Insert below `above`: the node where the key ends, and (adopted, resident, unaligned)."""
     length = length_of(draft.config, key)
     aligned = length - length % draft.config.page_size
-    path = list(walk(draft.config, draft.nodes, root, key, aligned))
-    reach = path[-1][1] if path else 0
-    if start < 0 or start % draft.config.page_size:
-        raise NotAPrefix(
-            f"an offer cannot start at {start}: start at a multiple of the page size "
-            f"{draft.config.page_size}"
-        )
-    if reach < start or (held and not held.is_root and all(n.id != held.id for n, _ in path)):
+    path = list(walk(draft.config, draft.nodes, above, key, aligned))
+    reach = path[-1][1] if path else above.end
+    if reach < start:
         raise NotAPrefix(
             f"the key leaves the tree at {reach}, before {start} where the offer starts: "
             f"offer from the end of the match"
         )
-    node, adopted, resident = root, 0, 0
+    node, adopted, resident = above, 0, 0
     for node, agreed in path:
         low = max(start, node.start)
         if low < agreed and node.move is not None:
@@ -192,8 +199,6 @@ def _insert_in(
         adopted += node.length
     elif not node.is_root:
         node = draft.stamp(node)
-    if held is None and draft.free < 0:
-        raise _over_capacity(draft, adopted)
     return node, (adopted, resident, length - aligned)
 
 
