@@ -114,6 +114,13 @@ def wider_batches(
         model_runner.max_running_requests -= extra
 
 
+def refuse_empty_prompt(error: str | None, req: Req, *_: Any, **__: Any) -> str | None:
+    """AFTER `validate_input_length`: a prompt of no tokens would stop SGLang's scheduler."""
+    if error is None and not req.origin_input_ids and _is_chosen():
+        return "The prompt is empty: it must have at least one token."
+    return error
+
+
 def _is_chosen() -> bool:
     from sglang.srt.runtime_context import get_memory
 
@@ -169,6 +176,9 @@ HOOKS = (
         "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._build_default_req_pool",
         more_rows,
         HookType.BEFORE,
+    ),
+    Hook(
+        "sglang.srt.managers.utils.validate_input_length", refuse_empty_prompt, HookType.AFTER
     ),
     Hook(
         "sglang.srt.model_executor.runner.eager_runner.EagerRunner.__init__",
