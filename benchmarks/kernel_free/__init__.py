@@ -1,0 +1,1 @@
+"""A prefill of our own in plain PyTorch: one GPU and no serving engine."""
