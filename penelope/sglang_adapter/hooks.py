@@ -177,9 +177,7 @@ HOOKS = (
         more_rows,
         HookType.BEFORE,
     ),
-    Hook(
-        "sglang.srt.managers.utils.validate_input_length", refuse_empty_prompt, HookType.AFTER
-    ),
+    Hook("sglang.srt.managers.utils.validate_input_length", refuse_empty_prompt, HookType.AFTER),
     Hook(
         "sglang.srt.model_executor.runner.eager_runner.EagerRunner.__init__",
         wider_batches,

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("sglang", reason="SGLang is not installed: pip install '.[sglang]'")
-
-from tests.sglang import tiny_model
+from penelope.sglang_adapter import random_model
 from tests.sglang.harness import Engine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sglang_is_installed() -> None:
+    pytest.importorskip("sglang", reason="SGLang is not installed: pip install '.[sglang]'")
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model.build(tmp_path_factory.mktemp("model") / "tiny-qwen3")
+    return random_model.build(tmp_path_factory.mktemp("model") / "tiny-qwen3")
 
 
 class Engines:
@@ -59,8 +62,14 @@ def engine(engines: Engines) -> Iterator[Engine]:
 
 
 DEFAULTS: dict[str, Any] = {
-    "pool": 16384, "chunk": 2048, "schedule": "fcfs", "position": "private-head",
-    "granularity": "block", "block": 64, "rows": 32, "mixed": False,
+    "pool": 16384,
+    "chunk": 2048,
+    "schedule": "fcfs",
+    "position": "private-head",
+    "granularity": "block",
+    "block": 64,
+    "rows": 32,
+    "mixed": False,
 }
 
 

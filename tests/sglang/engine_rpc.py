@@ -123,7 +123,11 @@ def _spoil(forward_batch: Any, _cls: type, batch: Any, *_: Any, **__: Any) -> No
 
 def _extend(_result: None, scheduler: Any) -> None:
     for function in (
-        penelope_configure, penelope_record, penelope_dump, penelope_fault, penelope_audit,
+        penelope_configure,
+        penelope_record,
+        penelope_dump,
+        penelope_fault,
+        penelope_audit,
     ):
         setattr(scheduler, function.__name__, function.__get__(scheduler))
 
@@ -184,7 +188,9 @@ def _resize(scheduler: Any, tokens: int) -> None:
 
     scheduler.token_to_kv_pool_allocator.resize(Size)
     for holder in (
-        scheduler, scheduler.invariant_checker, scheduler.pool_stats_observer,
+        scheduler,
+        scheduler.invariant_checker,
+        scheduler.pool_stats_observer,
         scheduler.load_inquirer,
     ):
         if hasattr(holder, "max_total_num_tokens"):
@@ -285,11 +291,7 @@ def audit(cache: PenelopeCache, owners: list[Any]) -> None:
     assert len(torch.unique(pages)) == len(pages), "a page has two owners"
     totals = cache.state.totals
     assert totals.device == resident, f"{resident} slots are resident, not {totals.device}"
-    locked = sum(
-        n.length
-        for n in cache.state.nodes.values()
-        if n.locks and n.id in cache.slots
-    )
+    locked = sum(n.length for n in cache.state.nodes.values() if n.locks and n.id in cache.slots)
     assert totals.locked == locked, f"{locked} tokens are locked, not {totals.locked}"
     assert totals.reserved == 0, "SGLang reserves, the core does not"
 

@@ -64,11 +64,20 @@ class Engine:
         self.log = self.folder / "log"
         address = str(self.folder / "socket")
         settings: dict[str, Any] = {
-            "model_path": str(model), "device": "cpu", "dtype": "float32",
-            "attention_backend": "penelope_rows", "sampling_backend": "pytorch",
-            "disable_cuda_graph": True, "mem_fraction_static": 0.3, "max_total_tokens": 16384,
-            "skip_tokenizer_init": True, "page_size": 16, "max_running_requests": 16,
-            "random_seed": 1, "sleep_on_idle": True, "watchdog_timeout": 100,
+            "model_path": str(model),
+            "device": "cpu",
+            "dtype": "float32",
+            "attention_backend": "penelope_rows",
+            "sampling_backend": "pytorch",
+            "disable_cuda_graph": True,
+            "mem_fraction_static": 0.3,
+            "max_total_tokens": 16384,
+            "skip_tokenizer_init": True,
+            "page_size": 16,
+            "max_running_requests": 16,
+            "random_seed": 1,
+            "sleep_on_idle": True,
+            "watchdog_timeout": 100,
             "radix_cache_backend": "penelope",
         }
         settings.update(arguments)

@@ -56,9 +56,7 @@ async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any
     if operation == "pause":
         from sglang.srt.managers.io_struct import PauseGenerationReqInput
 
-        return await engine.tokenizer_manager.pause_generation(
-            PauseGenerationReqInput(**arguments)
-        )
+        return await engine.tokenizer_manager.pause_generation(PauseGenerationReqInput(**arguments))
     if operation == "continue":
         from sglang.srt.managers.io_struct import ContinueGenerationReqInput
 

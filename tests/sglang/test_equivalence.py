@@ -55,7 +55,11 @@ def test_under_pressure_equals_never_evicting(
 ) -> None:
     engine, reference = never_evicting
     run = play(
-        engine, pool=SMALL_POOL, position=position, granularity=granularity, chunk=chunk,
+        engine,
+        pool=SMALL_POOL,
+        position=position,
+        granularity=granularity,
+        chunk=chunk,
         mixed=mixed,
     )
     counted = run.statistics

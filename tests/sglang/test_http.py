@@ -28,12 +28,38 @@ def port() -> int:
 
 def arguments(model: Path, port: int, *more: str) -> list[str]:
     return [
-        sys.executable, "-m", "penelope", "serve", "--model-path", str(model), "--port", str(port),
-        "--device", "cpu", "--dtype", "float32", "--attention-backend", "penelope_rows",
-        "--sampling-backend", "pytorch", "--disable-cuda-graph", "--mem-fraction-static", "0.3",
-        "--max-total-tokens", "2048", "--page-size", "16", "--max-running-requests", "8",
-        "--chunked-prefill-size", "256", "--enable-cache-report", "--served-model-name", "tiny",
-        "--sleep-on-idle", *more,
+        sys.executable,
+        "-m",
+        "penelope",
+        "serve",
+        "--model-path",
+        str(model),
+        "--port",
+        str(port),
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--attention-backend",
+        "penelope_rows",
+        "--sampling-backend",
+        "pytorch",
+        "--disable-cuda-graph",
+        "--mem-fraction-static",
+        "0.3",
+        "--max-total-tokens",
+        "2048",
+        "--page-size",
+        "16",
+        "--max-running-requests",
+        "8",
+        "--chunked-prefill-size",
+        "256",
+        "--enable-cache-report",
+        "--served-model-name",
+        "tiny",
+        "--sleep-on-idle",
+        *more,
     ]
 
 
@@ -51,7 +77,10 @@ def server(
         process = subprocess.Popen(
             arguments(model, port),
             env={**environment(folder), "PENELOPE_DETERMINISTIC": "0"},
-            stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            start_new_session=True,
         )
     try:
         for _ in range(240):
@@ -84,7 +113,7 @@ def test_a_chat_of_many_turns(server: Path, port: int) -> None:
             for index, messages in enumerate(chats):
                 messages.append({"role": "user", "content": f"Turn {turn} of {index}: " + "x" * 60})
                 answer = client.chat.completions.create(
-                    model="tiny", messages=messages, temperature=0, max_tokens=6  # type: ignore[arg-type]
+                    model="tiny", messages=messages, temperature=0, max_tokens=6
                 )
                 content = answer.choices[0].message.content
                 assert answer.usage is not None
@@ -106,7 +135,11 @@ def test_streaming_and_a_client_that_leaves(server: Path, port: int) -> None:
         pieces = 0
         usage = None
         with client.chat.completions.create(
-            model="tiny", messages=question, temperature=0, max_tokens=12, stream=True,
+            model="tiny",
+            messages=question,
+            temperature=0,
+            max_tokens=12,
+            stream=True,
             stream_options={"include_usage": True},
         ) as stream:
             for chunk in stream:
@@ -130,7 +163,14 @@ def test_malformed_requests_get_the_engines_answer(server: Path, port: int) -> N
     import httpx
 
     url = f"http://127.0.0.1:{port}"
-    for body in ({}, {"text": ""}, {"input_ids": []}, {"text": 5}, {"text": "z" * 6000}):
+    bodies: list[dict[str, Any]] = [
+        {},
+        {"text": ""},
+        {"input_ids": []},
+        {"text": 5},
+        {"text": "z" * 6000},
+    ]
+    for body in bodies:
         status = httpx.post(f"{url}/generate", json=body, timeout=60).status_code
         assert 400 <= status < 500, (body, status)
     assert httpx.get(f"{url}/health_generate", timeout=60).status_code == 200
@@ -152,8 +192,13 @@ def test_refused_at_start_up_in_one_line(
     model: Path, port: int, tmp_path: Path, flags: list[str], variables: dict[str, str], reason: str
 ) -> None:
     ended = subprocess.run(
-        arguments(model, port, *flags), capture_output=True, text=True, timeout=200, cwd=ROOT,
-        env=environment(tmp_path, **variables), check=False,
+        arguments(model, port, *flags),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=ROOT,
+        env=environment(tmp_path, **variables),
+        check=False,
     )
     assert ended.returncode == 2, ended.stderr[-2000:]
     said = [line for line in ended.stderr.splitlines() if line.startswith("penelope serve: ")]

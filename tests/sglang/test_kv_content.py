@@ -35,7 +35,10 @@ def test_nothing_is_shared_between_namespaces(engine: Engine) -> None:
     """Salts and extra keys are separate trees, and never glued into one another."""
     tokens = workload.text("namespace", 200)
     parts: list[dict[str, str]] = [
-        {}, {"extra_key": "ab"}, {"extra_key": "a"}, {"cache_salt": "ab"},
+        {},
+        {"extra_key": "ab"},
+        {"extra_key": "a"},
+        {"cache_salt": "ab"},
         {"extra_key": "a", "cache_salt": "b"},
     ]
     for index, part in enumerate(parts):

@@ -101,9 +101,7 @@ def test_the_largest_request_is_admitted_when_nothing_else_runs(engine: Engine) 
             history = history + list(answer["output_ids"])
             await engine.generate(workload.text("other", 700), "other", 4)
             longest = pool - len(history) - 16 - 4 - 2
-            return await engine.generate(
-                history + workload.text("more", longest), "again", 4
-            )
+            return await engine.generate(history + workload.text("more", longest), "again", 4)
 
         answer = engine.run(play())
         assert answer["meta_info"]["finish_reason"]["type"] == "length"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.sglang.comparing import CROWD, SMALL_POOL, differences, play
@@ -14,9 +12,9 @@ pytestmark = pytest.mark.sglang
 
 
 @pytest.fixture(scope="module")
-def pair(engines: Engines) -> Iterator[Engine]:
+def pair(engines: Engines) -> Engine:
     """Each rank on a core of its own, over gloo."""
-    yield engines.get(variables={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}, tp_size=2)
+    return engines.get(variables={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}, tp_size=2)
 
 
 @pytest.mark.timeout(600)

@@ -8,8 +8,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from penelope.sglang_adapter.random_model import VOCABULARY
 from tests.sglang.harness import Engine
-from tests.sglang.tiny_model import VOCABULARY
 
 
 @dataclass
@@ -72,9 +72,7 @@ async def converse(engine: Engine, shape: Shape, **arguments: Any) -> list[Conve
     return everyone
 
 
-async def speak(
-    engine: Engine, conversation: Conversation, shape: Shape, **arguments: Any
-) -> None:
+async def speak(engine: Engine, conversation: Conversation, shape: Shape, **arguments: Any) -> None:
     rid = f"{conversation.name}.{conversation.turns}"
     answer = await engine.generate(conversation.tokens, rid, shape.output, **arguments)
     history = conversation.tokens + list(answer["output_ids"])
@@ -85,9 +83,7 @@ async def speak(
 
 
 def outputs(conversations: list[Conversation]) -> dict[str, list[int]]:
-    return {
-        rid: list(answer["output_ids"]) for c in conversations for rid, _, answer in c.spoken
-    }
+    return {rid: list(answer["output_ids"]) for c in conversations for rid, _, answer in c.spoken}
 
 
 def histories(conversations: list[Conversation]) -> dict[str, list[int]]:

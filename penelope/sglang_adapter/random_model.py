@@ -1,4 +1,4 @@
-"""A random Qwen3, made on the spot: nothing is downloaded."""
+"""A random Qwen3 with a tokenizer of bytes, made on the spot: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ VOCABULARY = 512
 
 
 def build(
-    folder: Path, *, layers: int = 3, hidden: int = 64, heads: int = 4, kv_heads: int = 2,
-    head_dim: int = 16, intermediate: int = 128, context: int = 4096, seed: int = 7,
+    folder: Path,
+    *,
+    layers: int = 3,
+    hidden: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    intermediate: int = 128,
+    context: int = 4096,
 ) -> Path:
     """Write configuration and weights of a float32 Qwen3 and return the folder."""
     import torch
@@ -18,12 +25,20 @@ def build(
 
     if (folder / "config.json").exists():
         return folder
-    torch.manual_seed(seed)
+    torch.manual_seed(7)
     config = Qwen3Config(
-        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=intermediate,
-        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
-        head_dim=head_dim, max_position_embeddings=context, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=None, initializer_range=0.3,
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        initializer_range=0.3,
     )
     config.dtype = torch.float32
     Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(folder)
