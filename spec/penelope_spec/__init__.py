@@ -6,15 +6,21 @@ For tests and monitors, on states of `penelope.policy` (no z3 needed):
     check_step(before, after, "evict", need=n, effects=fx, freed=f)
     check_step(before, after, "admit", plan=p, effects=fx, freed=f)
     check_step(before, after, "reserve", units=n, effects=fx)
+    check_step(before, after, "begin", transfer=t, effects=fx)
+    check_step(before, after, "end" | "fail", move=m, effects=fx)
+    check_step(before, after, "settle" | "forgo", receipt=r, effects=fx)
     check_step(before, after, NAME, effects=fx)          for every other transition
-    check_refused(before, NAME, error, need=… | plan=… | units=…)
+    check_refused(before, NAME, error, need=… | plan=… | units=… | receipt=… | …)
     trace = Trace(); trace.step(before, after, NAME, **facts)    for trace invariants
-    check_slots(state, device, free=…, held=…)           one owner a slot, in a shell
+    check_slots(state, device, free=…, held=…, host=…, host_free=…, moving={move: slots})
+                                                         one owner a slot, in a shell
 
 NAME is the name of the function in `penelope.policy`: match, plan, touch, insert, checkpoint,
-acquire, release, admit, reserve, refill, evict, reset.  Always pass `effects` where the transition
-returned any.  `Trace` uses further facts where it has them (`match` of touch and acquire,
-`receipt` and `start` of refill) and promises less without.  A `Violation` is (invariant, text).
+acquire, release, admit, reserve, refill, evict, reset, begin, end, fail, settle, forgo.  A refusal
+is given the facts of the step.  Always pass `effects` where the transition returned any.  `Trace`
+uses further facts where it has them (`match` of touch and acquire, `receipt` and `start` of refill)
+and promises less without.  With two tiers each `evict`, `admit` and `reserve` is taken once more
+with all KV in one tier (`unified-order`).  A `Violation` is (invariant, text).
 
 The proofs are in `penelope_spec.verify`, which needs z3; the prose is `spec/README.md`.
 """

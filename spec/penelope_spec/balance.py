@@ -1,4 +1,4 @@
-"""State predicates about counts: counters, locks, what is in flight, and what holes lead to."""
+"""State predicates about counts: counters, locks, and what holes lead to."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ from penelope_spec.structure import band, preorder
 
 
 def recount(state: State) -> Totals:
-    """The counters, computed from the nodes and leases alone."""
-    device = locked = host = hole = 0
+    """The counters, computed from the nodes, leases and moves alone."""
+    units = dict.fromkeys(Residency, 0)
+    locked = dict.fromkeys(Residency, 0)
     for node in state.nodes.values():
         length = 0 if node.is_root else node.end - node.start
-        if node.residency is Residency.DEVICE:
-            device += length
-            locked += length if node.locks else 0
-        elif node.residency is Residency.HOST:
-            host += length
-        else:
-            hole += length
-    reserved = sum(lease.reserved for lease in state.leases.values())
-    return Totals(device, locked, host, hole, reserved)
+        units[node.residency] += length
+        locked[node.residency] += length if node.locks else 0
+    leases = list(state.leases.values())
+    moves = list(state.moves.values())
+    return Totals(
+        device=units[Residency.DEVICE],
+        locked=locked[Residency.DEVICE],
+        host=units[Residency.HOST],
+        hole=units[Residency.HOLE],
+        reserved=sum(lease.reserved for lease in leases),
+        locked_host=locked[Residency.HOST],
+        due=sum(lease.due for lease in leases),
+        promote=sum(lease.promote for lease in leases),
+        inbound=sum(m.end - m.start for m in moves if m.target is Residency.DEVICE),
+        outbound=sum(m.end - m.start for m in moves if m.target is Residency.HOST),
+    )
 
 
 def accounting(state: State) -> list[str]:
@@ -32,64 +40,41 @@ def accounting(state: State) -> list[str]:
         for name, kept, found in zip(Totals._fields, state.totals, counted, strict=True)
         if kept != found
     ]
-    used, capacity = counted.device + counted.reserved, state.config.device_capacity
-    if used > capacity:
-        wrong.append(f"{used} device units are used of {capacity}")
+    config = state.config
+    used = counted.device + counted.reserved + counted.inbound
+    if used > config.device_capacity:
+        wrong.append(f"{used} device units are used of {config.device_capacity}")
+    host = counted.host + counted.outbound
+    if host > config.host_capacity:
+        wrong.append(f"{host} host units are used of {config.host_capacity}")
     wrong.extend(
-        f"receipt {receipt} reserves {lease.reserved} units"
+        f"receipt {receipt} holds {lease.reserved} units, is due {lease.due} and is to be "
+        f"promoted {lease.promote}"
         for receipt, lease in state.leases.items()
-        if lease.reserved < 0
+        if min(lease.reserved, lease.due, lease.promote) < 0
     )
     return wrong
 
 
 def lock_balance(state: State) -> list[str]:
-    """Every node is locked as often as live receipts end in it or below it."""
+    """Every node is locked as often as live receipts, and moves in flight, end in or below it."""
     wrong: list[str] = []
     due: Counter[NodeId] = Counter()
-    for receipt, lease in state.leases.items():
-        due[lease.node] += 1
-        if lease.node not in state.nodes:
-            wrong.append(f"receipt {receipt} holds node {lease.node}, which does not exist")
+    holders = [(f"receipt {receipt}", lease.node) for receipt, lease in state.leases.items()]
+    holders += [(f"move {number}", move.node) for number, move in state.moves.items()]
+    for holder, node_id in holders:
+        due[node_id] += 1
+        if node_id not in state.nodes:
+            wrong.append(f"{holder} holds node {node_id}, which does not exist")
     for node in reversed(preorder(state)):
         if node.locks != due[node.id]:
             wrong.append(
-                f"{band(node)} has {node.locks} locks, {due[node.id]} receipts end in or below it"
+                f"{band(node)} has {node.locks} locks, {due[node.id]} receipts or moves end in "
+                f"or below it"
             )
         if node.parent is not None:
             due[node.parent] += due[node.id]
     return wrong
-
-
-def in_flight(state: State) -> list[str]:
-    """A span in flight is a hole, and the receipt that refills it is live and covers it."""
-    claimed = [node for node in state.nodes.values() if node.filler is not None]
-    if not claimed:
-        return []
-    position = {node.id: index for index, node in enumerate(preorder(state))}
-    wrong: list[str] = []
-    for node in claimed:
-        lease = None if node.filler is None else state.leases.get(node.filler)
-        if node.residency is not Residency.HOLE:
-            wrong.append(f"{band(node)} is in flight for receipt {node.filler} and has KV")
-        if lease is None:
-            wrong.append(f"{band(node)} is in flight for receipt {node.filler}, which is not live")
-        elif not _covers(state, lease.node, node.id, len(position)):
-            wrong.append(f"{band(node)} is in flight for receipt {node.filler}, not on its path")
-    return wrong
-
-
-def _covers(state: State, end: NodeId, sought: NodeId, limit: int) -> bool:
-    """Whether `sought` is on the path from the root to `end`, in at most `limit` steps."""
-    at: NodeId | None = end
-    for _ in range(limit):
-        if at == sought:
-            return True
-        node = None if at is None else state.nodes.get(at)
-        if node is None:
-            return False
-        at = node.parent
-    return at == sought
 
 
 def no_dangling_hole(state: State) -> list[str]:

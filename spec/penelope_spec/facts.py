@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, TypedDict
 
-from penelope.policy import Effect, Free, Match, Plan, Receipt, Refused, State
+from penelope.policy import (
+    Effect,
+    Match,
+    MoveId,
+    Plan,
+    Receipt,
+    Refused,
+    State,
+    Transfer,
+)
+from penelope_spec.balance import recount
 from penelope_spec.shadow import Shadow
 
 TRANSITIONS: Final = (
@@ -22,14 +32,18 @@ TRANSITIONS: Final = (
     "refill",
     "evict",
     "reset",
-    "demote",
-    "promote",
+    "begin",
+    "end",
+    "fail",
+    "settle",
+    "forgo",
 )
-"""Every name that a step may have.  The last two belong to the host tier: no core has them yet."""
+"""Every name that a step may have: the functions of `penelope.policy`."""
 
 EVICTING: Final = ("evict", "admit", "reserve")
 """The transitions that may drop KV, and then exactly a shortfall."""
-MOVES: Final = ("demote", "promote")
+MOVES: Final = ("begin", "end", "fail", "settle", "forgo")
+"""The transitions that carry out what eviction has decided: they drop nothing, and give nothing."""
 USES: Final = ("touch", "insert", "checkpoint", "admit")
 """The transitions that count as a use of a history, now."""
 
@@ -48,17 +62,27 @@ class Facts(TypedDict, total=False):
     match: Match
     """Argument of `touch` and `acquire`: `one-hole` is promised only with it."""
     receipt: Receipt
-    """Argument of `refill`, for `one-hole`; also of `checkpoint` and `release`."""
+    """Argument of `refill`, for `one-hole`; of `settle` and `forgo`; also of `checkpoint` and
+    `release`."""
     start: int
     """Argument of `refill`, for `one-hole`."""
     freed: int
     """What `evict` or `admit` answered."""
+    transfer: Transfer
+    """Argument of `begin`."""
+    move: MoveId
+    """Argument of `end` and `fail`."""
 
 
 _REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "evict": ("need",),
     "admit": ("plan",),
     "reserve": ("units",),
+    "begin": ("transfer",),
+    "end": ("move",),
+    "fail": ("move",),
+    "settle": ("receipt",),
+    "forgo": ("receipt",),
 }
 
 
@@ -89,8 +113,8 @@ class Happened:
 
     @property
     def freed(self) -> int:
-        """Units that were evicted, by the effects."""
-        return sum(fx.end - fx.start for fx in self.effects if isinstance(fx, Free))
+        """Units that were evicted, by the effects; a host copy that was replaced is not lost."""
+        return sum(freed.end - freed.start for freed in self.shadow.freed)
 
 
 class Turned(NamedTuple):
@@ -103,14 +127,18 @@ class Turned(NamedTuple):
 
 
 def shortfall(before: State, transition: str, facts: Facts) -> int:
-    """What must be evicted for this transition, in units."""
+    """What the tiers together must lose for this transition, in units."""
     if transition == "evict":
         return max(0, facts["need"])
     if transition == "admit":
-        return max(0, facts["plan"].allocate - before.free)
-    if transition == "reserve":
-        return max(0, facts["units"] - before.free)
-    return 0
+        fresh = facts["plan"].allocate - facts["plan"].match.host
+    elif transition == "reserve":
+        fresh = facts["units"]
+    else:
+        return 0
+    counted = recount(before)
+    held = counted.device + counted.host + counted.reserved + counted.due
+    return max(0, held + fresh - before.config.logical_capacity)
 
 
 def require(transition: str, facts: Facts) -> None:

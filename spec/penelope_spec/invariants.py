@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Unpack
 
 from penelope.policy import Refused, State
-from penelope_spec import balance, facts, formulas, steps, structure
+from penelope_spec import balance, facts, flight, formulas, one_tier, steps, structure
 from penelope_spec.facts import Facts, Happened, Turned
 from penelope_spec.registry import Invariant, Kind, Violation
 
@@ -26,10 +26,11 @@ STATE: Final = (
     Invariant(
         "one-copy",
         Kind.STATE,
-        "Every span is in exactly one of device, host and hole, no page of a history belongs to "
-        "two nodes, and every slot has exactly one owner.",
+        "Every span is in exactly one of device, host and hole, and until a move of it ends "
+        "where it came from; no page of a history belongs to two nodes, and every slot has "
+        "exactly one owner.",
         "predicate, z3; slots by check_slots on a shell",
-        on_state=structure.one_copy,
+        on_state=flight.one_copy,
         formula=formulas.one_copy,
     ),
     Invariant(
@@ -43,8 +44,8 @@ STATE: Final = (
     Invariant(
         "lock-balance",
         Kind.STATE,
-        "Every node is locked exactly as often as live receipts end in it or below it, so that "
-        "a node's locks cover its descendants'.",
+        "Every node is locked exactly as often as live receipts and moves in flight end in it or "
+        "below it, so that a node's locks cover its descendants'.",
         "predicate, z3",
         on_state=balance.lock_balance,
         formula=formulas.lock_balance,
@@ -53,9 +54,10 @@ STATE: Final = (
         "in-flight",
         Kind.STATE,
         "A span that is being refilled is a hole on the path of exactly one live receipt that "
-        "has undertaken it.",
+        "has undertaken it; what is marked as moved is the span of one move; and nothing that a "
+        "receipt covers is leaving the device.",
         "predicate, z3",
-        on_state=balance.in_flight,
+        on_state=flight.in_flight,
         formula=formulas.in_flight,
     ),
     Invariant(
@@ -69,8 +71,9 @@ STATE: Final = (
     Invariant(
         "victim-order",
         Kind.STATE,
-        "The index of victims holds exactly the unlocked leaves, each under its own stamp, and "
-        "no two under the same.",
+        "The index of victims holds exactly the unlocked leaves, that of demotable nodes exactly "
+        "the unlocked device nodes without device KV below, each under its own stamp, and no two "
+        "of either under the same.",
         "predicate, z3",
         on_state=structure.victim_order,
         formula=formulas.stamps,
@@ -81,6 +84,13 @@ STATE: Final = (
         "Between neighbours on a single-child chain something differs that a decision can see.",
         "predicate",
         on_state=structure.merged,
+    ),
+    Invariant(
+        "bounded-swap",
+        Kind.STATE,
+        "At every step of every swap plan the staged tokens fit the swap buffer.",
+        "predicate",
+        on_state=flight.bounded_swap,
     ),
 )
 
@@ -96,7 +106,7 @@ STEP: Final = (
     Invariant(
         "no-in-use-eviction",
         Kind.STEP,
-        "Nothing locked is dropped or moved, and no request evicts what it has matched.",
+        "Nothing locked is dropped or demoted, and no request evicts what it has matched.",
         "predicate, z3",
         on_step=steps.no_in_use_eviction,
     ),
@@ -142,7 +152,7 @@ STEP: Final = (
         "progress",
         Kind.STEP,
         "If unlocked KV, with what is free, is at least the need, eviction succeeds: a refusal "
-        "for want of space is right.",
+        "for want of space is right, and what was promised can be brought.",
         "predicate (on refusals), z3",
         on_refusal=steps.progress,
     ),
@@ -150,8 +160,15 @@ STEP: Final = (
         "moves-do-not-evict",
         Kind.STEP,
         "A move leaves the set of resident spans unchanged.",
-        "predicate; not yet exercised: no moves exist",
+        "predicate",
         on_step=steps.moves_do_not_evict,
+    ),
+    Invariant(
+        "unified-order",
+        Kind.STEP,
+        "What is finally dropped does not depend on which tier holds it.",
+        "predicate (the step is taken again with all KV in one tier)",
+        on_step=one_tier.unified_order,
     ),
 )
 
@@ -175,18 +192,6 @@ TRACE: Final = (
         "After a refill, every slot's content equals what a full prefill of its history would "
         "have written.",
         "symbolic KV store, tests/property",
-    ),
-    Invariant(
-        "bounded-swap",
-        Kind.TRACE,
-        "At every step of every swap plan the staged tokens fit the swap buffer.",
-        "not yet exercised: no moves exist",
-    ),
-    Invariant(
-        "unified-order",
-        Kind.TRACE,
-        "What is finally dropped does not depend on which tier holds it.",
-        "not yet exercised: no moves exist",
     ),
 )
 

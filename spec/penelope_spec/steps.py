@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from penelope.policy import (
-    Free,
     Granularity,
     InsufficientSpace,
     Node,
     NodeId,
+    Receipt,
     Residency,
     State,
+    next_transfer,
 )
 from penelope_spec.balance import recount
 from penelope_spec.facts import EVICTING, MOVES, USES, Happened, Turned
+from penelope_spec.flight import covered
 from penelope_spec.structure import band, label, preorder
 
 
@@ -48,6 +50,32 @@ def no_in_use_eviction(happened: Happened) -> list[str]:
                 f"on the path that the request itself matched"
             )
     wrong += _lost_under_lock(happened)
+    wrong += _demoted_under_lock(happened)
+    return wrong
+
+
+def _demoted_under_lock(happened: Happened) -> list[str]:
+    """What leaves the device is locked by nothing when it begins, by no receipt when it ends."""
+    before = happened.before
+    leaves = {
+        departed.origin
+        for departed in happened.shadow.departed
+        if departed.target is Residency.HOST
+    }
+    wrong = [
+        f"{band(node)} begins to leave the device with {node.locks} locks"
+        for node in before.nodes.values()
+        if node.id in leaves and node.locks
+    ]
+    used = covered(before, len(before.nodes))
+    wrong.extend(
+        f"{band(node)} was in use on the device, and is on the host now"
+        for node in before.nodes.values()
+        if node.id in used
+        and node.residency is Residency.DEVICE
+        and (kept := happened.after.nodes.get(node.id)) is not None
+        and kept.residency is Residency.HOST
+    )
     return wrong
 
 
@@ -81,7 +109,8 @@ def minimal_eviction(happened: Happened) -> list[str]:
         if happened.before.config.granularity is Granularity.BLOCK:
             step = happened.before.config.block_size
         else:
-            step = [fx.end - fx.start for fx in happened.effects if isinstance(fx, Free)][-1]
+            last = happened.shadow.freed[-1]
+            step = last.end - last.start
         if freed >= need + step:
             wrong.append(f"{happened.transition} freed {freed} for {need}: {step} were too many")
     return wrong
@@ -144,17 +173,24 @@ def _up(state: State, leaf: Node) -> list[Node]:
 
 
 def progress(turned: Turned) -> list[str]:
-    """A refusal for want of space is right: free and unlocked KV, recounted, do not suffice."""
+    """A refusal for want of space is right: free and unlocked KV, recounted, do not suffice.
+
+    On the device what is locked, or promised, cannot be had; whatever else is there can leave it.
+    Eviction can take what is not locked in either tier.
+    """
     before = turned.before
-    counted = recount(before)
-    free = before.config.device_capacity - counted.device - counted.reserved
-    unlocked = counted.device - counted.locked
     if not isinstance(turned.error, InsufficientSpace):
         return []
+    if turned.transition == "settle":
+        return _stuck(turned)
+    counted = recount(before)
+    room = before.config.device_capacity - counted.reserved - counted.inbound - counted.locked
+    room -= counted.due + counted.promote
+    unlocked = counted.device - counted.locked + counted.host - counted.locked_host
     if turned.transition == "evict":
         asked, available = turned.facts["need"], unlocked
     elif turned.transition == "reserve":
-        asked, available = turned.facts["units"], free + unlocked
+        asked, available = turned.facts["units"], room
     else:
         matched = turned.facts["plan"].match
         own = sum(
@@ -162,10 +198,23 @@ def progress(turned: Turned) -> list[str]:
             for span in matched.spans
             if span.residency is Residency.DEVICE and not before.nodes[span.node].locks
         )
-        asked, available = turned.facts["plan"].allocate, free + unlocked - own
+        asked, available = turned.facts["plan"].allocate, room - own
     if asked > available:
         return []
     return [f"{turned.transition} was refused: {asked} units asked, {available} available"]
+
+
+def _stuck(turned: Turned) -> list[str]:
+    """A promise that cannot be kept yet is one that moves will keep: some are to do, or under way.
+
+    Another request's may have to come first: together the plans always go on (T3).
+    """
+    state = turned.before
+    if state.moves or any(next_transfer(state, Receipt(receipt)) for receipt in state.leases):
+        return []
+    lease = state.leases[turned.facts["receipt"].id]
+    text = f"{lease.due} units are due and {lease.promote} to be promoted, {state.free} are free"
+    return [f"settle was refused: {text}, and there is nothing to move"]
 
 
 def recency(state: State) -> dict[NodeId, int]:
@@ -206,7 +255,10 @@ def recency_kept(happened: Happened) -> list[str]:
 
 
 def moves_do_not_evict(happened: Happened) -> list[str]:
-    """A move leaves every resident span resident, in one tier or the other."""
+    """A move leaves every resident span resident, in one tier or the other.
+
+    That it gives KV to nothing that had none is `history-intact`.
+    """
     if happened.transition not in MOVES:
         return []
     wrong: list[str] = []

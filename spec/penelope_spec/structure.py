@@ -7,6 +7,7 @@ what another one checks: a corrupted state is reported, never a reason to loop o
 from __future__ import annotations
 
 from penelope.policy import Granularity, Node, NodeId, Position, Residency, State
+from penelope.policy.ticks import TickMap
 
 
 def preorder(state: State) -> list[Node]:
@@ -70,6 +71,7 @@ def _roots(state: State) -> list[str]:
             or root.end
             or root.residency is not Residency.HOLE
             or root.filler is not None
+            or root.move is not None
         ):
             wrong.append(f"root {root_id} holds a span")
         elif not root.children and not root.locks:
@@ -101,7 +103,7 @@ def _misplaced(state: State, node: Node) -> list[str]:
     return wrong
 
 
-def one_copy(state: State) -> list[str]:
+def pages_once(state: State) -> list[str]:
     """No page of a history belongs to two nodes, or to one that a match would not find."""
     wrong: list[str] = []
     page = state.config.page_size
@@ -127,26 +129,60 @@ def one_copy(state: State) -> list[str]:
 
 
 def victim_order(state: State) -> list[str]:
-    """The index of victims is what a search for unlocked leaves would find."""
+    """The indexes of victims, and of what is demoted next, are what a search would find."""
+    order = preorder(state)
+    victims = [n for n in order if not (n.is_root or n.children or n.locks)]
+    wrong = _indexed("victims", state.victims, victims)
+    below = device_below(state)
+    demotable = [
+        node
+        for node in order
+        if state.config.host_capacity
+        and node.residency is Residency.DEVICE
+        and not node.locks
+        and not below[node.id]
+    ]
+    wrong += _indexed("demotable nodes", state.demotable, demotable)
+    for node in order:
+        due = below[node.id] if state.config.host_capacity else 0
+        if node.device_below != due:
+            wrong.append(
+                f"{band(node)} counts {node.device_below} children that lead to device KV, "
+                f"{due} are due"
+            )
+    return wrong
+
+
+def device_below(state: State) -> dict[NodeId, int]:
+    """How many children of each node have device KV at or below them."""
+    below: dict[NodeId, int] = {}
+    for node in reversed(preorder(state)):
+        count = below.setdefault(node.id, 0)
+        if node.parent is not None and (count or node.residency is Residency.DEVICE):
+            below[node.parent] = below.get(node.parent, 0) + 1
+    return below
+
+
+def _indexed(what: str, index: TickMap[NodeId], nodes: list[Node]) -> list[str]:
+    """Where an index by stamp is not exactly these nodes, oldest first."""
     wrong: list[str] = []
     expected: dict[int, NodeId] = {}
-    for node in preorder(state):
-        if node.is_root or node.children or node.locks:
-            continue
+    for node in nodes:
         if node.stamp in expected:
-            wrong.append(f"victims {expected[node.stamp]} and {node.id} share stamp {node.stamp}")
+            wrong.append(f"{what} {expected[node.stamp]} and {node.id} share stamp {node.stamp}")
         expected[node.stamp] = node.id
-    indexed = dict(state.victims.in_order())
+    indexed = dict(index.in_order())
     wrong.extend(
-        f"the index says {indexed.get(stamp)} at stamp {stamp}, the trees say {expected.get(stamp)}"
+        f"the index of {what} says {indexed.get(stamp)} at stamp {stamp}, the trees say "
+        f"{expected.get(stamp)}"
         for stamp in sorted(expected.keys() | indexed.keys())
         if expected.get(stamp) != indexed.get(stamp)
     )
-    if state.victims.size != len(indexed):
-        wrong.append(f"the index counts {state.victims.size} victims and holds {len(indexed)}")
+    if index.size != len(indexed):
+        wrong.append(f"the index of {what} counts {index.size} and holds {len(indexed)}")
     first = indexed[min(indexed)] if indexed else None
-    if state.victims.first() != first:
-        wrong.append(f"the index offers {state.victims.first()} first, the oldest is {first}")
+    if index.first() != first:
+        wrong.append(f"the index of {what} offers {index.first()} first, the oldest is {first}")
     return wrong
 
 
@@ -174,5 +210,6 @@ def _alike(upper: Node, lower: Node) -> bool:
         upper.residency is lower.residency
         and upper.locks == lower.locks
         and upper.filler == lower.filler
+        and upper.move == lower.move
         and (upper.stamp <= lower.stamp or upper.residency is Residency.HOLE)
     )

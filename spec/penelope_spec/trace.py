@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from penelope.policy import Match, NodeId, Residency, State
-from penelope_spec.facts import Facts
+from penelope.policy import Match, NodeId, Position, Residency, State
+from penelope_spec.facts import EVICTING, MOVES, Facts
 from penelope_spec.registry import Violation
 from penelope_spec.structure import band, preorder
 
 # Steps that make no hole but at the head of a private span, and lock nothing.
-_NEUTRAL = ("match", "plan", "touch", "release", "reset", "evict", "reserve")
+_NEUTRAL = ("match", "plan", "touch", "release", "reset", "evict", "reserve", *MOVES)
 
 
 def holes_on_one_history(state: State) -> list[str]:
@@ -59,6 +59,12 @@ class Trace:
 
 
 def _keeps_promise(before: State, transition: str, facts: Facts) -> bool:
+    if before.moves and transition in EVICTING:
+        # What is being moved is locked, wherever on its history it is.
+        return False
+    if transition == "begin" and before.config.position is Position.LEAF_HEAD:
+        # What is moved is a node of its own, and leaf-head begins where the leaf node does.
+        return False
     if transition in _NEUTRAL:
         return True
     if transition in ("acquire", "admit"):

@@ -7,7 +7,7 @@ compared here, and a run must be the same in another process (`determinism`).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -59,6 +59,9 @@ class Done(NamedTuple):
     """Where the offer ends: whole pages."""
 
 
+Action = Callable[[], Iterator[Done]]
+
+
 class Running(NamedTuple):
     receipt: Receipt
     plan: Plan
@@ -77,12 +80,19 @@ class World:
         self.locks: list[Receipt] = []
 
     def run(self, steps: int) -> Iterator[Done]:
-        actions = [self._insert] * 4 + [self._evict] * 3 + [self._admit] * 2 + [self._return] * 2
+        actions: list[Action] = (
+            [self._insert] * 4 + [self._evict] * 3 + [self._admit] * 2 + [self._return] * 2
+        )
         actions += [self._finish, self._refill, self._refill, self._lock, self._unlock]
         actions += [self._unlock, self._touch, self._reserve, self._checkpoint]
+        actions += self._more()
         for _ in range(steps):
             action = self._reset if self.random.random() < 0.01 else self.random.choice(actions)
             yield from action()
+
+    def _more(self) -> list[Action]:
+        """What else this world does."""
+        return []
 
     def _history(self) -> tuple[Key, Namespace]:
         """Continue, fork or repeat a known history, mostly the same few."""
@@ -113,16 +123,28 @@ class World:
 
     def _insert(self) -> Iterator[Done]:
         key, namespace = self._history()
-        short = len(key) // self.config.unit_bytes - self.state.free
+        units = len(key) // self.config.unit_bytes
+        short = self._over(units)
         if short > 0:
             yield from self._evict(short)
+        if self._over(units) > 0 and self.config.host_capacity:
+            return
         try:
             done = insert(self.state, key, namespace)
         except Refused as error:
             yield self._not("insert", error)
-        else:
+            return
+        if self._permitted(done.state):
             step = self._did(done.state, "insert", done.effects)
             yield self._offered(step, key, namespace)
+
+    def _permitted(self, after: State) -> bool:
+        """Whether a step that asked for no room may be taken: see `Tiered`."""
+        return True
+
+    def _over(self, units: int) -> int:
+        """By how much the tiers together are too small for further `units`."""
+        return self.state.logical_used + units - self.config.logical_capacity
 
     def _evict(self, need: int | None = None) -> Iterator[Done]:
         if need is None:
@@ -176,7 +198,7 @@ class World:
         yield self._did(done.state, "admit", done.effects, plan=planned, freed=done.freed)
 
     def _refill(self) -> Iterator[Done]:
-        waiting = [index for index, one in enumerate(self.running) if one.todo]
+        waiting = [i for i, one in enumerate(self.running) if one.todo and self._settled(one)]
         if not waiting:
             return
         index = self.random.choice(waiting)
@@ -191,23 +213,32 @@ class World:
         except Refused as error:
             yield self._not("refill", error)
             return
+        if not self._permitted(done.state):
+            return
         self.running[index] = one._replace(todo=rest)
         facts = {"receipt": one.receipt, "start": start}
         yield self._did(done.state, "refill", done.effects, **facts)
 
     def _checkpoint(self) -> Iterator[Done]:
-        if not self.running:
+        ready = [one for one in self.running if self._settled(one)]
+        if not ready:
             return
-        one = self.random.choice(self.running)
+        one = self.random.choice(ready)
         length = self.random.randrange(one.plan.match.end, one.plan.match.length + 1)
         key = Key(one.plan.match.key[: length * self.config.unit_bytes])
         try:
             done = checkpoint(self.state, one.receipt, key)
         except Refused as error:
             yield self._not("checkpoint", error)
-        else:
+            return
+        if self._permitted(done.state):
             step = self._did(done.state, "checkpoint", done.effects, receipt=one.receipt)
             yield self._offered(step, key, one.plan.match.namespace)
+
+    def _settled(self, one: Running) -> bool:
+        """Whether the request has all that it was promised."""
+        lease = self.state.leases[one.receipt.id]
+        return not lease.due and not lease.promote
 
     def _finish(self) -> Iterator[Done]:
         if not self.running:
@@ -221,7 +252,13 @@ class World:
             yield from self._unlock()
         key, namespace = self._history()
         matched = match(self.state, key, namespace)
-        done = acquire(self.state, matched)
+        try:
+            done = acquire(self.state, matched)
+        except Refused as error:
+            yield self._not("acquire", error, match=matched)
+            return
+        if not self._permitted(done.state):
+            return
         self.locks.append(done.receipt)
         yield self._did(done.state, "acquire", done.effects, match=matched)
 
@@ -252,9 +289,10 @@ class World:
         try:
             done = reserve(self.state, one.receipt, units)
         except Refused as error:
-            yield self._not("reserve", error, units=units)
+            yield self._not("reserve", error, units=units, receipt=one.receipt)
         else:
-            yield self._did(done.state, "reserve", done.effects, units=units)
+            facts = {"units": units, "receipt": one.receipt}
+            yield self._did(done.state, "reserve", done.effects, **facts)
 
     def _reset(self) -> Iterator[Done]:
         try:

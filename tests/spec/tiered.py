@@ -1,0 +1,150 @@
+"""Random runs of the real core with two tiers.
+
+Moves are carried out one by one, fail, or stay in flight while anything else goes on: requests
+that wait for their room are released, others are admitted, histories are evicted around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from penelope.policy import (
+    Config,
+    Granularity,
+    Key,
+    MoveId,
+    Position,
+    Refused,
+    Residency,
+    State,
+    Transfer,
+    begin,
+    end,
+    fail,
+    forgo,
+    next_demotion,
+    next_transfer,
+    pack,
+    settle,
+)
+from tests.spec.worlds import Action, Done, Running, World
+
+
+class Tiered(World):
+    """A world with a host tier."""
+
+    def _more(self) -> list[Action]:
+        moving: list[Action] = [self._transfer] * 8 + [self._end] * 7 + [self._settle] * 3
+        rare = [self._fail, self._forgo, self._demote, self._late]
+        return [*moving, *rare, *[self._recall] * 3, *[self._fill] * 2]
+
+    def _recall(self) -> Iterator[Done]:
+        """A history that lies on the host, in part or wholly, comes back."""
+        nodes = sorted(self.state.nodes.values(), key=lambda node: node.id)
+        ends = [node for node in nodes if node.residency is Residency.HOST and not node.locks]
+        if ends:
+            node = self.random.choice(ends)
+            units = self.random.choices(range(2), k=self.random.randrange(1, 3))
+            key = Key(node.key[: node.end * self.config.unit_bytes] + pack(units))
+            yield from self._start(key, node.namespace)
+
+    def _fill(self) -> Iterator[Done]:
+        """A large request that ends at once: the device gives way to the host."""
+        key, namespace = self._history()
+        units = self.random.choices(range(2), k=self.config.device_capacity // 2)
+        yield from self._start(Key(key + pack(units)), namespace)
+
+    def _waiting(self) -> list[Running]:
+        return [one for one in self.running if not self._settled(one)]
+
+    def _transfer(self) -> Iterator[Done]:
+        waiting = self._waiting()
+        if waiting:
+            one = self.random.choice(waiting)
+            transfer = next_transfer(self.state, one.receipt)
+            if transfer is not None:
+                yield from self._begin(transfer)
+
+    def _demote(self) -> Iterator[Done]:
+        """Demotion for nobody, to where there may be no room."""
+        transfer = next_demotion(self.state, self.random.randrange(1, 5) * self.config.page_size)
+        if transfer is not None:
+            yield from self._begin(transfer)
+
+    def _begin(self, transfer: Transfer) -> Iterator[Done]:
+        try:
+            done = begin(self.state, transfer)
+        except Refused as error:
+            yield self._not("begin", error, transfer=transfer)
+        else:
+            yield self._did(done.state, "begin", done.effects, transfer=transfer)
+
+    def _end(self) -> Iterator[Done]:
+        moves = sorted(self.state.moves)
+        if moves:
+            number = self.random.choice(moves)
+            done = end(self.state, number)
+            yield self._did(done.state, "end", done.effects, move=number)
+
+    def _fail(self) -> Iterator[Done]:
+        moves = sorted(self.state.moves)
+        if moves:
+            number = self.random.choice(moves)
+            done = fail(self.state, number)
+            yield self._did(done.state, "fail", done.effects, move=number)
+
+    def _late(self) -> Iterator[Done]:
+        """A completion that comes a second time."""
+        number = MoveId(self.random.randrange(self.state.next_move + 1))
+        if number not in self.state.moves:
+            try:
+                end(self.state, number)
+            except Refused as error:
+                yield self._not("end", error, move=number)
+
+    def _settle(self) -> Iterator[Done]:
+        waiting = self._waiting()
+        if waiting:
+            receipt = self.random.choice(waiting).receipt
+            try:
+                done = settle(self.state, receipt)
+            except Refused as error:
+                yield self._not("settle", error, receipt=receipt)
+            else:
+                yield self._did(done.state, "settle", done.effects, receipt=receipt)
+
+    def _forgo(self) -> Iterator[Done]:
+        waiting = self._waiting()
+        if waiting:
+            receipt = self.random.choice(waiting).receipt
+            done = forgo(self.state, receipt)
+            if not self._permitted(done.state):
+                return
+            yield self._did(done.state, "forgo", done.effects, receipt=receipt)
+
+    def _permitted(self, after: State) -> bool:
+        """Nobody takes, without a reservation, what others were promised.
+
+        Nor does anybody lock on the host, to no purpose, more than the host keeps (T1).
+        """
+        totals, config = after.totals, self.config
+        kept = config.host_resident + totals.promote + totals.inbound
+        return (
+            after.logical_used <= config.logical_capacity
+            and after.available >= 0
+            and totals.locked_host <= kept
+        )
+
+
+def tiered_configs() -> Iterator[Config]:
+    """Every policy; a host smaller than, equal to and larger than the device, and swap only."""
+    sizes = ((1, 1, 8, 6, 2), (1, 2, 8, 10, 2), (1, 4, 12, 28, 4), (2, 4, 20, 12, 8))
+    for position in Position:
+        for granularity in Granularity:
+            for page, block, device, host, swap in sizes:
+                base = Config(device, page, block, position, granularity)
+                yield replace(base, host_capacity=host, swap_buffer=swap)
+    swap_only = Config(8, 1, 2, host_capacity=2, swap_buffer=2)
+    yield swap_only
+    yield replace(swap_only, host_capacity=12, sticky_shared=True)
