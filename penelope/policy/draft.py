@@ -13,7 +13,7 @@ from immutables import Map
 
 from penelope.policy.config import Granularity, Position
 from penelope.policy.effects import Effect, Free, Merge, Remove, Split
-from penelope.policy.errors import UnknownReceipt
+from penelope.policy.errors import InsufficientSpace, UnknownReceipt
 from penelope.policy.keys import Key
 from penelope.policy.ticks import TickMap
 from penelope.policy.tree import (
@@ -366,6 +366,26 @@ class Draft:
         """End what a receipt holds."""
         self.set_lease(receipt, Lease(self.leases[receipt].node, 0))
         self.leases = self.leases.delete(receipt)
+
+    def keep_promises(self) -> None:
+        """Raises `InsufficientSpace` if what receipts were promised could not be had any more.
+
+        T1: it fits beside what is locked, in the device and in both tiers together, and no more
+        is locked on the host than it keeps, apart from what is on its way to the device.
+        """
+        if not self.due and not self.promote:
+            return
+        promised = self.due + self.promote
+        used = self.device + self.host + self.reserved + self.due
+        if (
+            self.free + self.device - self.locked < promised
+            or used > self.config.logical_capacity
+            or self.locked_host > self.config.host_resident + self.promote + self.inbound
+        ):
+            raise InsufficientSpace(
+                f"{promised} units are promised to requests that wait for moves, and this would "
+                f"take them: carry out their transfers first"
+            )
 
     # Canonical shape
 

@@ -38,11 +38,18 @@ class Plan(NamedTuple):
     what others were promised."""
     shortfall: int = 0
     """Device units that must be freed, by dropping or moving KV."""
+    droppable: int = 0
+    """Units that the logical cache could lose, the request's own prefix not counted."""
 
     @property
     def admissible(self) -> bool:
         """Whether `admit` would accept the plan now."""
-        return self.shortfall <= self.available and not self.match.leaving
+        free = self.match.made_on.free
+        return (
+            self.allocate <= free + self.available
+            and self.evict <= self.droppable
+            and not self.match.leaving
+        )
 
     @property
     def compute(self) -> int:
@@ -79,11 +86,10 @@ def plan(
             f"the request needs {total} units and the device holds "
             f"{state.config.device_capacity}: shorten it or enlarge the device cache"
         )
-    own = sum(
-        span.length
-        for span in matched.spans
-        if span.residency is Residency.DEVICE and not state.nodes[span.node].locks
-    )
+    own = {Residency.DEVICE: 0, Residency.HOST: 0, Residency.HOLE: 0}
+    for span in matched.spans:
+        if not state.nodes[span.node].locks:
+            own[span.residency] += span.length
     fresh = matched.hole + total - matched.end
     over = state.logical_used + fresh - state.config.logical_capacity
     return Plan(
@@ -92,8 +98,9 @@ def plan(
         _ranges(s for s in matched.spans if s.arriving),
         fresh + matched.host,
         max(0, over),
-        state.available - state.free - own,
+        state.available - state.free - own[Residency.DEVICE],
         max(0, fresh + matched.host - state.free),
+        state.evictable - own[Residency.DEVICE] - own[Residency.HOST],
     )
 
 
@@ -146,6 +153,7 @@ def admit(state: State, plan: Plan) -> Admitted:
     freed = evict_in(draft, plan.evict)
     promote = plan.match.host
     _promise(draft, receipt, plan.compute, promote)
+    draft.keep_promises()
     draft.merge_path(node.id, used_now=True)
     return Admitted(*draft.close(), receipt, freed, _pending(draft, receipt))
 
@@ -160,13 +168,15 @@ def reserve(state: State, receipt: Receipt, units: int) -> Step:
         raise InvalidAmount(f"cannot reserve {units} units: give 0 or more")
     draft = Draft(state)
     draft.lease(receipt)
-    if units > state.available:
+    over = state.logical_used + units - state.config.logical_capacity
+    if units > state.available or over > state.evictable:
         raise InsufficientSpace(
             f"{units} units are needed, {state.free} are free and {state.available - state.free} "
             f"can be freed: wait until a running request ends"
         )
-    evict_in(draft, state.logical_used + units - state.config.logical_capacity)
+    evict_in(draft, over)
     _promise(draft, receipt, units, 0)
+    draft.keep_promises()
     return Step(*draft.close())
 
 

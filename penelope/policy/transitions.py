@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Adopt, Effect, Free, Reset, Surplus
-from penelope.policy.errors import InFlight, InUse, NotAPrefix, NotBeingRefilled, OverCapacity
+from penelope.policy.errors import (
+    InFlight,
+    InsufficientSpace,
+    InUse,
+    NotAPrefix,
+    NotBeingRefilled,
+    OverCapacity,
+)
 from penelope.policy.keys import Key
 from penelope.policy.matching import Match, length_of, walk
 from penelope.policy.tree import (
@@ -74,13 +81,15 @@ def touch(state: State, matched: Match) -> Step:
 def acquire(state: State, matched: Match) -> Acquired:
     """Lock the matched path, holes included.  The receipt releases it, once.
 
-    Locking an empty match protects nothing, and still balances.  Raises `StalePlan`, and
-    `InFlight` if a span of the match is leaving the device.
+    Locking an empty match protects nothing, and still balances.  Raises `StalePlan`, `InFlight`
+    if a span of the match is leaving the device, and `InsufficientSpace` if the lock would take
+    what a request that waits for moves was promised.
     """
     matched.require(state)
     matched.require_settled()
     draft = Draft(state)
     receipt = draft.issue(end_of(draft, matched))
+    draft.keep_promises()
     return Acquired(*draft.close(), receipt)
 
 
@@ -127,8 +136,7 @@ def insert(
         )
     draft = Draft(state)
     end, inserted = _insert_in(draft, draft.root(namespace), key, start)
-    if draft.free < 0:
-        raise _over_capacity(draft, inserted[0])
+    _require_room(draft, inserted[0])
     if end.is_root:
         draft.prune(end.id)
     else:
@@ -157,8 +165,7 @@ def checkpoint(state: State, receipt: Receipt, key: Key) -> Inserted:
     draft.lock(end.id, above=held.id)
     consumed = min(lease.reserved, inserted[0] + inserted[1])
     draft.set_lease(receipt.id, lease._replace(node=end.id, reserved=lease.reserved - consumed))
-    if draft.free < 0:
-        raise _over_capacity(draft, inserted[0])
+    _require_room(draft, inserted[0])
     draft.merge_path(end.id, used_now=True)
     return Inserted(*draft.close(), *inserted)
 
@@ -219,11 +226,17 @@ def _adopt(draft: Draft, node: Node, start: int, end: int) -> Node:
     return draft.settle_on(node, Residency.DEVICE)
 
 
-def _over_capacity(draft: Draft, adopted: int) -> OverCapacity:
-    return OverCapacity(
-        f"{adopted} units are offered for adoption, {-draft.free} more than are free: "
-        f"evict or reserve them first"
-    )
+def _require_room(draft: Draft, adopted: int) -> None:
+    """Raises `OverCapacity` if what was adopted was neither reserved nor free."""
+    if draft.free < 0:
+        raise OverCapacity(
+            f"{adopted} units are offered for adoption, {-draft.free} more than are free: "
+            f"evict or reserve them first"
+        )
+    try:
+        draft.keep_promises()
+    except InsufficientSpace as error:
+        raise OverCapacity(f"{adopted} units are offered for adoption: {error}") from None
 
 
 def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
@@ -256,8 +269,7 @@ def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
             )
     consumed = min(lease.reserved, end - start)
     draft.set_lease(receipt.id, lease._replace(reserved=lease.reserved - consumed))
-    if draft.free < 0:
-        raise _over_capacity(draft, adopted)
+    _require_room(draft, adopted)
     draft.merge_path(lease.node)
     return Refilled(*draft.close(), adopted, end - start - adopted)
 

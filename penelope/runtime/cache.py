@@ -17,6 +17,7 @@ from penelope.policy import (
     MoveId,
     Namespace,
     Node,
+    PenelopeError,
     Plan,
     Receipt,
     Residency,
@@ -108,7 +109,7 @@ class Cache:
         if pending:
             try:
                 slots = self._after_moves(state, staged, receipt, plan.compute)
-            except StoreError:
+            except PenelopeError:
                 if receipt.id in self._state.leases:
                     state, effects = policy.release(self._state, receipt)
                     self._commit(state, self._stage("release", state, effects))
@@ -285,13 +286,14 @@ class Cache:
         try:
             while (transfer := policy.next_transfer(self._state, receipt)) is not None:
                 self.transfer(transfer)
+            state, effects = policy.settle(self._state, receipt)
+            staged = self._stage("settle", state, effects)
             slots = self._store.allocate(units)
-        except StoreError:
+        except PenelopeError:
             state, effects = policy.forgo(self._state, receipt)
             self._commit(state, self._stage("forgo", state, effects))
             raise
-        state, effects = policy.settle(self._state, receipt)
-        self._commit(state, self._stage("settle", state, effects))
+        self._commit(state, staged)
         return slots
 
     def transfer(self, transfer: Transfer) -> None:
