@@ -25,7 +25,7 @@ _COMMON = settings(
 
 settings.register_profile("fast", _COMMON, max_examples=40, stateful_step_count=30)
 settings.register_profile("default", _COMMON, max_examples=300, stateful_step_count=50)
-# At least 100,000 steps: the machine test counts them and fails if there were fewer.
+# At least 100,000 steps: the walks alone take so many (tests/property/test_walks.py).
 settings.register_profile("deep", _COMMON, max_examples=3000, stateful_step_count=100)
 # To learn only whether something is wrong: the same draws every time, and no shrinking.
 settings.register_profile(

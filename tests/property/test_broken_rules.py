@@ -1,0 +1,27 @@
+"""The list of rules to break still fits the code: tools/broken_rules.py does the rest."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+RULES: Final = tomllib.loads((ROOT / "tools/broken_rules.toml").read_text(encoding="utf-8"))["rule"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["name"] for rule in RULES])
+def test_each_rule_stands_where_the_list_says_and_its_breach_is_a_program(
+    rule: dict[str, str],
+) -> None:
+    source = (ROOT / "penelope/policy" / f"{rule['file']}.py").read_text(encoding="utf-8")
+    assert source.count(rule["right"]) == 1, "the rule has moved: update tools/broken_rules.toml"
+    broken = source.replace(rule["right"], rule["wrong"])
+    assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(source))
+
+
+def test_no_rule_is_listed_twice() -> None:
+    assert len({rule["name"] for rule in RULES}) == len(RULES)
