@@ -1,0 +1,203 @@
+"""The adapter's parts without an engine."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penelope import policy
+from penelope.policy import InvalidConfigError, Key, Namespace, State
+from penelope.sglang_adapter import compat, options, refusals, serve
+from penelope.sglang_adapter.options import DOCUMENTED, Options
+from penelope.sglang_adapter.paths import covered, pack_tokens
+from penelope.sglang_adapter.refilling import Refilling
+from tests.sglang.harness import ROOT
+
+pytestmark = [pytest.mark.sglang, pytest.mark.smoke]
+
+
+def test_options_are_read_and_refused_by_name() -> None:
+    assert options.read({}) == Options()
+    chosen = options.read({"PENELOPE_POSITION": "tail", "PENELOPE_BLOCK_SIZE": "32"})
+    assert (chosen.position.value, chosen.block_for(16)) == ("tail", 32)
+    assert Options().block_for(1) == 64
+    assert Options().block_for(48) == 96
+    for name, value in (
+        ("PENELOPE_GRANULARITY", "page"),
+        ("PENELOPE_BLOCK_SIZE", "0"),
+        ("PENELOPE_PHANTOM_ROWS", "none"),
+        ("PENELOPE_UNKNOWN", "1"),
+    ):
+        with pytest.raises(InvalidConfigError, match=name):
+            options.read({name: value})
+
+
+def test_documentation_lists_every_option_and_refusal() -> None:
+    text = (ROOT / "docs" / "sglang.md").read_text()
+    for name in DOCUMENTED:
+        assert f"| `{name}` |" in text
+    for refusal in refusals.REFUSALS:
+        assert f"| `{refusal.flag}` | {refusal.reason} |" in text
+    for backend in refusals.WRITE_FIRST_BACKENDS:
+        assert f"`{backend}`" in text
+    for version in compat.TESTED_VERSIONS:
+        assert version in text
+
+
+class Settings(SimpleNamespace):
+    """A plain command line: every flag that is not given is off."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def settings(**changes: Any) -> Settings:
+    return Settings(**{"radix_eviction_policy": "lru", "attention_backend": "fa3", **changes})
+
+
+def test_each_refusal_names_its_flag() -> None:
+    refusals.require_supported_settings(settings())
+    for refusal in refusals.REFUSALS:
+        name = refusal.flag.removeprefix("--").replace("-", "_")
+        value: Any = 2 if name.endswith("_size") else "other"
+        with pytest.raises(compat.UnsupportedError, match=refusal.flag):
+            refusals.require_supported_settings(settings(**{name: value}))
+    with pytest.raises(compat.UnsupportedError, match="flashinfer"):
+        refusals.require_supported_settings(settings(attention_backend="flashinfer"))
+
+
+def test_an_untested_version_and_a_changed_seam_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compat.require_supported(Options())
+    monkeypatch.setattr(compat, "TESTED_VERSIONS", ("9.9.9",))
+    with pytest.raises(compat.UnsupportedError, match=r"tested with SGLang 9\.9\.9"):
+        compat.require_supported(Options())
+    compat.require_supported(Options(allow_untested=True))
+    with pytest.raises(compat.UnsupportedError, match="takes no 'colour'"):
+        compat.require_signature("os.path.join", ("colour",))
+    with pytest.raises(compat.UnsupportedError, match=r"has no os\.path\.nothing"):
+        compat.require_signature("os.path.nothing", ())
+    with pytest.raises(compat.UnsupportedError, match="did not apply"):
+        compat.require_hooks(["sglang.no.such.target"])
+
+
+def test_serve_chooses_our_cache() -> None:
+    flag = "--radix-cache-backend"
+    assert serve.with_backend(["--port", "1"]) == ["--port", "1", flag, "penelope"]
+    assert serve.with_backend([flag, "penelope"]) == [flag, "penelope"]
+    assert serve.with_backend([f"{flag}=penelope"]) == [f"{flag}=penelope"]
+    with pytest.raises(compat.UnsupportedError, match="leave it out"):
+        serve.with_backend([f"{flag}=flexkv"])
+
+
+def test_covered_counts_positions_once() -> None:
+    assert covered([], 10) == 0
+    assert covered([(0, 4), (2, 6), (8, 20)], 10) == 8
+    assert covered([(5, 9), (5, 9)], 7) == 2
+
+
+def test_only_one_request_refills_over_several_steps() -> None:
+    locks: list[str] = []
+
+    class Cache:
+        def lock(self, node: str) -> Any:
+            locks.append(node)
+            return SimpleNamespace(node=node)
+
+        def unlock(self, lock: Any) -> None:
+            locks.remove(lock.node)
+
+    cache = Cache()
+    first: Any = SimpleNamespace(cache_request_handle=1)
+    other: Any = SimpleNamespace(cache_request_handle=2)
+    refilling = Refilling()
+    refilling.hold(first, cache.lock("path"), [(0, 16)], cache)
+    assert refilling.may_begin(first)
+    assert not refilling.may_begin(other)
+    refilling.yield_memory(cache)
+    assert locks == ["path"], "the step that refills needs its lock"
+    refilling.settle(cache)
+    assert locks == ["path"]
+    queue = [other, first]
+    refilling.move_to_front(queue)
+    assert queue == [first, other]
+    refilling.yield_memory(cache)
+    assert locks == []
+    assert not refilling.may_begin(other), "it keeps its place without its lock"
+    refilling.drop_if(2, cache)
+    assert not refilling.may_begin(other)
+    refilling.drop_if(1, cache)
+    assert refilling.may_begin(other)
+
+
+def test_placement_events_rebuild_the_resident_blocks() -> None:
+    """Replaying SGLang's events, holes and refills included, gives exactly what is resident."""
+    from sglang.srt.mem_cache.events import KvEventLoraNames
+
+    from penelope.sglang_adapter.events import PlacementEvents
+
+    page = 4
+    events = PlacementEvents(
+        SimpleNamespace(
+            enable_kv_cache_events=True,
+            page_size=page,
+            dynamo_kv_event_format=False,
+            kv_event_lora_names=KvEventLoraNames(),
+        )
+    )
+    held: dict[int, tuple[int, ...]] = {}
+    state = policy.empty(policy.Config(device_capacity=400, page_size=page, block_size=8))
+    source = random.Random(1)
+    histories = [[source.randrange(50) for _ in range(40)] for _ in range(3)]
+    refilled = 0
+
+    def follow(new: State, effects: tuple[policy.Effect, ...]) -> State:
+        events.record(state, new, effects)
+        for event in events.recorder.take():
+            kind = type(event).__name__
+            if kind == "AllBlocksCleared":
+                held.clear()
+            elif kind == "BlockStored":
+                for index, block in enumerate(event.block_hashes):
+                    assert block not in held, "announced twice"
+                    held[block] = tuple(event.token_ids[index * page : (index + 1) * page])
+            else:
+                for block in event.block_hashes:
+                    del held[block]
+        return new
+
+    for step in range(300):
+        index = source.randrange(3)
+        if source.random() < 0.1 or len(histories[index]) > 150:
+            histories[index] = histories[source.randrange(3)][:40]
+        histories[index] = histories[index] + [source.randrange(50) for _ in range(7)]
+        tokens = array("q", histories[index])
+        key = pack_tokens(tokens, len(tokens) // page * page)
+        namespace = Namespace(None, "salt") if index == 2 else Namespace()
+        need = len(tokens) - state.free
+        if need > 0:
+            evicted = policy.evict(state, min(need, state.evictable))
+            state = follow(evicted.state, evicted.effects)
+        before = state.totals.hole
+        inserted = policy.insert(state, Key(key), namespace)
+        refilled += before - inserted.state.totals.hole
+        state = follow(inserted.state, inserted.effects)
+        resident = sorted(
+            tuple(pages(node, page))
+            for node in state.nodes.values()
+            if node.residency is policy.Residency.DEVICE
+        )
+        expected = sorted(block for blocks in resident for block in blocks)
+        assert sorted(held.values()) == expected, step
+    assert refilled > 100
+
+
+def pages(node: policy.Node, page: int) -> list[tuple[int, ...]]:
+    units = array("I")
+    units.frombytes(node.key[node.start * 4 : node.end * 4])
+    return [tuple(units[i : i + page]) for i in range(0, len(units), page)]
