@@ -3,7 +3,7 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang verify bench deep format clean
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu verify bench deep format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
@@ -60,6 +60,10 @@ else
 	@# One thread: two stall at barriers whenever another process holds a core.
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -q tests/sglang --durations=10 $(ARGS)
 endif
+
+test-gpu:  ## the tests on an NVIDIA GPU, half an hour (ARGS="--random-weights": no download)
+	@$(venv) sglang
+	@$(PY) -m pytest -q tests/gpu --durations=10 $(ARGS)
 
 verify: setup  ## the proofs of the specification
 	@$(PY) -m penelope verify $(ARGS)
