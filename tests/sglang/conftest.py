@@ -78,6 +78,7 @@ SMOKE = (
     "test_under_pressure_equals_never_evicting[page16-tail-node-whole-",
     "test_a_wrong_refill_is_caught[page16-",
     "test_cached_tokens_counts_what_was_reused[page16]",
+    "test_reported_logprobs_are_the_users_own[page16]",
 )
 """The combinations that show in minutes whether the whole grid is worth running."""
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.sglang import workload
 from tests.sglang.comparing import CROWD, SMALL_POOL, Run, differences, play
-from tests.sglang.conftest import Engines
+from tests.sglang.conftest import DEFAULTS, Engines
 from tests.sglang.harness import Engine
 
 pytestmark = pytest.mark.sglang
@@ -110,3 +111,26 @@ def test_cached_tokens_counts_what_was_reused(never_evicting: Reference) -> None
         assert run.statistics["phantoms"] >= 5
         decoded = len(run.outputs) * (CROWD.output - 1)
         assert run.prompt_tokens == run.cached_tokens + run.computed_rows - decoded
+
+
+def test_reported_logprobs_are_the_users_own(never_evicting: Reference) -> None:
+    """Phantoms in front of a request do not shift the log-probabilities it is answered with."""
+    engine, _ = never_evicting
+    reported = []
+    for pool in (DEFAULTS["pool"], SMALL_POOL):
+        engine.call("penelope_configure", **{**DEFAULTS, "pool": pool, "chunk": 256})
+        spoken = engine.run(workload.converse(engine, CROWD, return_logprob=True))
+        phantoms = engine.dump()["statistics"]["phantoms"]
+        assert phantoms >= 5 if pool == SMALL_POOL else phantoms == 0
+        reported.append(
+            {
+                rid: (
+                    answer["meta_info"]["input_token_logprobs"][1:],
+                    answer["meta_info"]["output_token_logprobs"],
+                )
+                for c in spoken
+                for rid, _, answer in c.spoken
+            }
+        )
+    assert all(len(before) >= CROWD.tool - 1 for before, _ in reported[0].values())
+    assert reported[0] == reported[1]

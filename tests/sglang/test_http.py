@@ -59,6 +59,7 @@ def arguments(model: Path, port: int, *more: str) -> list[str]:
         "--served-model-name",
         "tiny",
         "--sleep-on-idle",
+        "--enable-metrics",
         *more,
     ]
 
@@ -111,7 +112,7 @@ def test_a_chat_of_many_turns(server: Path, port: int) -> None:
         cached = []
         for turn in range(5):
             for index, messages in enumerate(chats):
-                messages.append({"role": "user", "content": f"Turn {turn} of {index}: " + "x" * 60})
+                messages.append({"role": "user", "content": f"Turn {turn} of {index}: " + "x" * 120})
                 answer = client.chat.completions.create(
                     model="tiny", messages=messages, temperature=0, max_tokens=6
                 )
@@ -125,6 +126,21 @@ def test_a_chat_of_many_turns(server: Path, port: int) -> None:
         assert cached[0] == 0
         assert all(tokens > 0 for tokens in cached[1:]), cached
     assert "Traceback" not in server.read_text()
+
+
+def test_metrics_are_published_beside_sglangs(server: Path, port: int) -> None:
+    """Heads of the chats before were evicted, and refilled when the chats went on."""
+    import httpx
+
+    found = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+    values = {
+        line.split("{")[0]: float(line.rsplit(" ", 1)[1])
+        for line in found.splitlines()
+        if line.startswith("sglang:penelope_")
+    }
+    assert values["sglang:penelope_evicted_tokens_total"] > 0, values
+    assert values["sglang:penelope_phantom_tokens_total"] > 0, values
+    assert "sglang:penelope_hole_tokens" in values
 
 
 def test_streaming_and_a_client_that_leaves(server: Path, port: int) -> None:

@@ -74,6 +74,9 @@ async def converse(engine: Engine, shape: Shape, **arguments: Any) -> list[Conve
 
 async def speak(engine: Engine, conversation: Conversation, shape: Shape, **arguments: Any) -> None:
     rid = f"{conversation.name}.{conversation.turns}"
+    if arguments.get("return_logprob"):
+        # Of the last prompt tokens too: asking from the beginning would switch reuse off.
+        arguments["logprob_start_len"] = len(conversation.tokens) - shape.tool
     answer = await engine.generate(conversation.tokens, rid, shape.output, **arguments)
     history = conversation.tokens + list(answer["output_ids"])
     conversation.spoken.append((rid, history, answer))
