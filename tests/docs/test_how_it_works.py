@@ -18,7 +18,7 @@ def test_effects() -> None:
 
 ORDER = [
     policy.Split, policy.Merge, policy.Free, policy.Adopt, policy.Surplus, policy.Remove,
-    policy.Reset,
+    policy.Reset, policy.Copy, policy.Moved, policy.Unmoved,
 ]  # fmt: skip
 
 
@@ -41,7 +41,17 @@ def test_transitions() -> None:
         for name in policy.__all__
         if callable(getattr(policy, name)) and not isinstance(getattr(policy, name), type)
     }
-    helpers = {"empty", "match", "pack", "policy", "private_span", "Key", "NodeId", "ReceiptId"}
+    helpers = {
+        "empty",
+        "match",
+        "pack",
+        "policy",
+        "private_span",
+        "Key",
+        "MoveId",
+        "NodeId",
+        "ReceiptId",
+    }
     missing = {n for n in functions - helpers if f"`{n}" not in text and f"**`{n}(" not in text}
     assert not missing
 
