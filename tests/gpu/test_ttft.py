@@ -1,9 +1,10 @@
 """Time to first token on a slice of agent traffic: SGLang's own tree against Penelope.
 
 Both engines are on the GPU at once, with equal pools; one works while the other idles.  Groups of
-sessions are disjoint, each is played on both, and the order alternates.  A closed loop without
-think times; a request asks for one token, so that its latency is its time to first token, and the
-output that the trace has it generate is part of the next prompt.
+sessions are disjoint, each is played on both, and the order alternates.  Think times are cut short,
+but not left out: without any, sessions do not interleave and there is nothing to win.  A request
+asks for one token, so that its latency is its time to first token, and the output that the trace
+has it generate is part of the next prompt.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from tests.sglang.harness import Engine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sglang, pytest.mark.timeout(1500)]
 
-GROUPS = 3
+GROUPS = 4
 SESSIONS = 4
 TURNS = 12
+THINK_SECONDS = 5.0
 
 
 def sessions_of(stage: Any, path: str | None, pool: int) -> tuple[Trace, list[list[Session]]]:
@@ -38,8 +40,8 @@ def sessions_of(stage: Any, path: str | None, pool: int) -> tuple[Trace, list[li
         trace = generate(
             GeneratorOptions(
                 sessions=stage.size(60, 30),
-                max_context=stage.size(pool // 2, 4_096),
-                prefix_tokens=stage.size(6_144, 512),
+                max_context=pool // 2,
+                prefix_tokens=stage.size(6_144, 256),
             )
         )
     fitting = [s for s in trace.sessions if len(s.streams[0].turns) >= TURNS]
@@ -61,12 +63,14 @@ def tokens_of(unit: bytes, length: int) -> tuple[int, ...]:
     return tuple(workload.text(("unit", unit.hex()), length))
 
 
-async def serve(engine: Engine, trace: Trace, group: list[Session]) -> list[float]:
+async def serve(engine: Engine, trace: Trace, group: list[Session], think_s: float) -> list[float]:
     """All sessions of the group at once, each request after the answer to the one before."""
     seconds: list[float] = []
 
     async def one(number: int, session: Session) -> None:
         for turn, request in enumerate(islice(session.streams[0].requests(), TURNS)):
+            if turn:
+                await asyncio.sleep(min(request.think_s, think_s))
             key = request.prompt
             units = [bytes(key[i : i + UNIT_BYTES]) for i in range(0, len(key), UNIT_BYTES)]
             prompt = [t for unit in units for t in tokens_of(unit, trace.unit_tokens)]
@@ -87,6 +91,7 @@ def test_mean_ttft_is_lower(
     trace, groups = sessions_of(stage, path, pool)
     shared = {"exact": False, "max_total_tokens": pool}
     pair = engines.get(stock={**shared, "cache": None}, penelope=shared)
+    think_s = THINK_SECONDS if not stage.rehearsal else 0.02
     ratios, counted = [], {"evictions": 0, "phantoms": 0, "phantom_tokens": 0}
     for number, group in enumerate(groups):
         found: dict[str, list[float]] = {}
@@ -95,7 +100,7 @@ def test_mean_ttft_is_lower(
             engine.call("penelope_switch")
             engine.call("penelope_configure")  # empties the cache and the counts
             began = time.perf_counter()
-            found[name] = engine.run(serve(engine, trace, group))
+            found[name] = engine.run(serve(engine, trace, group, think_s))
             record(
                 "ttft", group=number, policy=name, requests=len(found[name]),
                 mean_s=round(fmean(found[name]), 4), median_s=round(median(found[name]), 4),
