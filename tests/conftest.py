@@ -1,8 +1,8 @@
 """Hypothesis profiles, shared by every test.
 
 `HYPOTHESIS_PROFILE=deep pytest tests/property` and `--hypothesis-profile=deep` mean the same; the
-option wins.  `settings.default.max_examples` counts whole histories for the state machine, whose
-length each profile sets too.
+option wins.  For a state machine `max_examples` counts whole histories, and each profile sets their
+length too.
 """
 
 from __future__ import annotations
