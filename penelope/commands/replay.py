@@ -14,16 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penelope.cli import import_or_name_extra
-from penelope.policy import POLICIES, policy
+from penelope.policy import POLICIES
 from penelope.policy.cost import PRESET_CONFIGS, CostModel
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import load_model
 from penelope.runtime.outputs import OutputError, check_writable, write_whole
+from penelope.runtime.replay.arms import ARMS, switches
 from penelope.runtime.replay.compare import Comparison, Setting, as_json, compare, fitting
 from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
 from penelope.runtime.replay.plot import plot
 from penelope.runtime.replay.server import Scheduler, Timing
-from penelope.runtime.replay.table import WIDTH, legend, table
+from penelope.runtime.replay.table import WIDTH, legend, table, tiers_legend, tiers_table
 from penelope.runtime.traces import (
     FORMATS,
     GeneratorOptions,
@@ -37,6 +38,11 @@ from penelope.runtime.traces import (
 
 EFFECTIVE_TFLOPS = 400.0
 """What a prefill gets out of an H100 (989 TFLOP/s dense bf16) at some 40 % utilisation."""
+
+HOST_GBPS = 50.0
+"""What a copy gets out of PCIe 5.0 with 16 lanes (63 GB/s each way)."""
+
+TRANSFERS = ("overlapped", "serial")
 
 
 @click.command()
@@ -66,6 +72,16 @@ EFFECTIVE_TFLOPS = 400.0
 @click.option("--seed", default=0, show_default=True, type=int, help="Of the generator.")
 @click.option("--concurrency", default=4, show_default=True, type=int, help="Sessions at a time.")
 @click.option("--device-tokens", default=262_144, show_default=True, type=int, help="KV capacity.")
+@click.option(
+    "--host-tokens", default=0, show_default=True, type=int, help="KV capacity of a second tier."
+)
+@click.option(
+    "--swap-tokens",
+    default=1024,
+    show_default=True,
+    type=int,
+    help="Of the host's, for exchanges only.",
+)
 @click.option("--block-tokens", type=int, help="Eviction granularity.  [default: 64]")
 @click.option("--page-tokens", type=int, help="Match granularity.  [default: the trace's block]")
 @click.option(
@@ -81,7 +97,8 @@ EFFECTIVE_TFLOPS = 400.0
     "policies",
     default=",".join(POLICIES),
     show_default=True,
-    help="Comma-separated; the first is the one compared with.",
+    help="Comma-separated; the first is the one compared with.  With a host also "
+    f"{', '.join(ARMS)}.",
 )
 @click.option("--sticky-shared", is_flag=True, help="A prefix once shared stays shared.")
 @click.option(
@@ -95,6 +112,20 @@ EFFECTIVE_TFLOPS = 400.0
 @click.option("--seconds-per-prefill", default=0.02, show_default=True, type=float)
 @click.option("--seconds-per-output-token", default=0.02, show_default=True, type=float)
 @click.option("--chunk-tokens", default=8192, show_default=True, type=int, help="A prefill step.")
+@click.option(
+    "--host-gbps",
+    default=HOST_GBPS,
+    show_default=True,
+    type=float,
+    help="10⁹ bytes a second between the tiers, each way.",
+)
+@click.option(
+    "--transfers",
+    default="overlapped",
+    show_default=True,
+    metavar="|".join(TRANSFERS),
+    help="Copies during the computation of their step, or before it.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results here.")
 @click.option(
     "--plot",
@@ -113,6 +144,8 @@ def replay(
     seed: int,
     concurrency: int,
     device_tokens: int,
+    host_tokens: int,
+    swap_tokens: int,
     block_tokens: int | None,
     page_tokens: int | None,
     model: str,
@@ -124,6 +157,8 @@ def replay(
     seconds_per_prefill: float,
     seconds_per_output_token: float,
     chunk_tokens: int,
+    host_gbps: float,
+    transfers: str,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
@@ -143,7 +178,12 @@ def replay(
     ):
         if value is not None and value < 1:
             raise InvalidConfigError(f"{flag} is {value}: give 1 or more")
+    if host_tokens < 0:
+        raise InvalidConfigError(f"--host-tokens is {host_tokens}: give 0 for one tier, or more")
     names = policy_names(policies)
+    for name in names:
+        if name in ARMS and not host_tokens:
+            raise InvalidConfigError(f"policy '{name}' has two tiers: give --host-tokens")
     if path is None and format_name not in ("auto", *FORMATS):
         raise TraceError(f"--format {format_name} is not known", f"give auto, {', '.join(FORMATS)}")
     check_outputs(json_path, plot_path, path)
@@ -152,13 +192,22 @@ def replay(
         seconds_per_unit = _seconds_per_unit(cost, effective_tflops)
     setting = Setting(
         cost,
-        Timing(seconds_per_unit, seconds_per_prefill, seconds_per_output_token, chunk_tokens),
+        Timing(
+            seconds_per_unit,
+            seconds_per_prefill,
+            seconds_per_output_token,
+            chunk_tokens,
+            _seconds_per_copied_token(cost, host_gbps),
+            _overlapped(transfers),
+        ),
         device_tokens,
         concurrency,
         _scheduler(scheduler),
         block_tokens,
         page_tokens,
         sticky_shared,
+        host_tokens,
+        swap_tokens,
     )
     wanted = None if sessions is None else sessions * replicates
     if path is None:
@@ -171,7 +220,8 @@ def replay(
     result = _compare(groups, setting, names)
     title = (
         f"{PurePath(trace.name).name}: {_counted(result.policies[names[0]].requests, 'request')}, "
-        f"{_counted(concurrency, 'session')} at a time, {device_tokens:,} tokens of KV, "
+        f"{_counted(concurrency, 'session')} at a time, {device_tokens:,} tokens of KV"
+        f"{f' and {host_tokens:,} on the host' if host_tokens else ''}, "
         f"{cost.name}, {scheduler}"
     )
     config = {
@@ -187,6 +237,9 @@ def replay(
         "seed": seed if path is None else None,
         "concurrency": concurrency,
         "device_tokens": device_tokens,
+        "host_tokens": host_tokens,
+        "swap_tokens": swap_tokens,
+        "host_gbps": host_gbps,
         "block_tokens": block_tokens,
         "page_tokens": page_tokens,
         "unit_tokens": trace.unit_tokens,
@@ -200,7 +253,7 @@ def replay(
     finally:
         # Last, so that a reader who leaves (`| head`) costs no file; and in any case, so that a
         # full disk costs no table.
-        _show(result, title, trace)
+        _show(result, title, trace, setting)
 
 
 def _write(
@@ -261,9 +314,9 @@ def policy_names(text: str) -> list[str]:
     """The names in a comma-separated list.  Raises `InvalidConfigError` for an unknown one."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise InvalidConfigError(f"no policy is named: choose from {', '.join(POLICIES)}")
+        raise InvalidConfigError(f"no policy is named: choose from {', '.join((*POLICIES, *ARMS))}")
     for name in names:
-        policy(name)
+        switches(name)
     return names
 
 
@@ -274,6 +327,21 @@ def _seconds_per_unit(cost: CostModel, effective_tflops: float) -> float:
             f"--effective-tflops is {effective_tflops}: give a number from 1e-6 to 1e9"
         )
     return cost.flops_per_unit / (effective_tflops * 1e12)
+
+
+def _seconds_per_copied_token(cost: CostModel, host_gbps: float) -> float:
+    # As above: neither "not a number" nor a time that leaves the floats.
+    if not 1e-3 <= host_gbps <= 1e9:
+        raise InvalidConfigError(f"--host-gbps is {host_gbps}: give a number from 1e-3 to 1e9")
+    return cost.kv_bytes_per_token / (host_gbps * 1e9)
+
+
+def _overlapped(transfers: str) -> bool:
+    if transfers not in TRANSFERS:
+        raise InvalidConfigError(
+            f"--transfers {transfers} is not known: choose from {', '.join(TRANSFERS)}"
+        )
+    return transfers == TRANSFERS[0]
 
 
 def _scheduler(name: str) -> Scheduler:
@@ -319,7 +387,7 @@ def _compare(groups: Sequence[Trace], setting: Setting, names: Sequence[str]) ->
         return compare(groups, setting, names, lambda name: progress.advance(tasks[name]))
 
 
-def _show(result: Comparison, title: str, trace: Trace) -> None:
+def _show(result: Comparison, title: str, trace: Trace, setting: Setting) -> None:
     # A narrower window gets the lines broken, not the figures cut off.
     console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(console.width, WIDTH)
@@ -336,7 +404,12 @@ def _show(result: Comparison, title: str, trace: Trace) -> None:
     console.print()
     console.print(table(result))
     console.print()
+    if setting.host_tokens:
+        console.print(tiers_table(result))
+        console.print()
     console.print(legend(result))
+    if setting.host_tokens:
+        console.print(tiers_legend())
 
 
 def _counted(number: int, noun: str) -> str:

@@ -46,11 +46,13 @@ class CostModel:
     layers: int
     heads: int
     head_dim: int
+    kv_heads: int = 1
+    """Key-value heads: they decide how much KV there is, not what computing it costs."""
 
     def __post_init__(self) -> None:
         if self.linear < 0:
             raise CostError(f"linear cost {self.linear} of {self.name!r} is negative; give c >= 0")
-        for field in ("layers", "heads", "head_dim"):
+        for field in ("layers", "heads", "head_dim", "kv_heads"):
             if getattr(self, field) < 1:
                 raise CostError(f"{field} of {self.name!r} is below 1; give a positive integer")
 
@@ -63,6 +65,11 @@ class CostModel:
     def flops_per_unit(self) -> int:
         """Floating point operations that one unit stands for over all layers: 4*H*d*layers."""
         return 4 * self.heads * self.head_dim * self.layers
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV of one token over all layers: key and value, two bytes a number."""
+        return self.layers * 2 * self.kv_heads * self.head_dim * 2
 
     def token(self, position: int) -> Fraction:
         """Units to compute the token at `position` (0 is the first): c + position.
@@ -104,6 +111,7 @@ def from_hf_config(config: Mapping[str, object], name: str = "") -> CostModel:
         layers=shape.layers,
         heads=shape.heads,
         head_dim=shape.head_dim,
+        kv_heads=shape.kv_heads,
     )
 
 

@@ -38,6 +38,7 @@ class Shape:
     heads: int
     head_dim: int
     weights: int
+    kv_heads: int
 
 
 # Everything else that uses these field names has a gated MLP: gate, up and down projections.
@@ -110,7 +111,7 @@ def read(config: Mapping[str, object]) -> Shape:
         weights += (layers - sparse) * _mlp(config, hidden, _positive(config, "intermediate_size"))
     if sparse:
         weights += sparse * _experts(config, hidden)
-    return Shape(_model_type(config), layers, heads, head_dim, weights)
+    return Shape(_model_type(config), layers, heads, head_dim, weights, kv_heads)
 
 
 def _model_type(config: Mapping[str, object]) -> str:

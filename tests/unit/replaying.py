@@ -12,6 +12,7 @@ from typing import Any
 
 from penelope.policy import POLICIES, UNIT_BYTES, Key, pack
 from penelope.policy.cost import CostModel
+from penelope.runtime.replay.caches import CoreCache
 from penelope.runtime.replay.compare import Setting
 from penelope.runtime.replay.server import Job, Scheduler, Server, Timing
 from penelope.runtime.traces import Request, Session, Stream, Trace, Turn
@@ -104,7 +105,7 @@ def server(
     scheduler: Scheduler = Scheduler.LPM,
 ) -> Server:
     config = setting(device_units).config(policy, UNIT)
-    return Server(config, TOY, timing, scheduler, UNIT)
+    return Server(CoreCache(config), TOY, timing, scheduler, UNIT)
 
 
 def job(ask: Ask, arrival: float = 0.0) -> Job:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penelope.policy import Key
 from penelope.policy.errors import InvalidConfigError
+from penelope.runtime.replay.caches import CoreCache
 from penelope.runtime.replay.closed_loop import replay
 from penelope.runtime.replay.compare import (
     COMPARED,
@@ -363,6 +364,6 @@ def test_the_memory_of_what_was_computed_does_not_depend_on_the_policy() -> None
     """Held once, in as few nodes as the histories have: a long replay must not pile up keys."""
     asks = [Ask(range(n)) for n in range(1, 40)]
     for name in NAMES:
-        engine = Server(setting().config(name, UNIT), TOY, TIMING, Scheduler.LPM, UNIT)
+        engine = Server(CoreCache(setting().config(name, UNIT)), TOY, TIMING, Scheduler.LPM, UNIT)
         replay(trace([stream(asks)]), engine, 1)
         assert len(engine._ever.nodes) <= 2 * len(asks), name

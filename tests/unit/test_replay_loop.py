@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from penelope.runtime.replay.caches import CoreCache
 from penelope.runtime.replay.closed_loop import Replayed, replay
 from penelope.runtime.replay.server import Job, Scheduler, Server
 from penelope.runtime.traces import GeneratorOptions, Request, Trace, generate
@@ -33,7 +34,8 @@ class Watched(Server):
 
     def __init__(self, unit_tokens: int = UNIT, device_units: int = 1 << 20) -> None:
         config = setting(device_units).config("penelope", UNIT)
-        super().__init__(config, TOY, TIMING, Scheduler.LPM, unit_tokens)
+        self.core = CoreCache(config)
+        super().__init__(self.core, TOY, TIMING, Scheduler.LPM, unit_tokens)
         self.arrived: dict[int, float] = {}
         self.answered: dict[int, float] = {}
         self.running = 0
@@ -144,15 +146,15 @@ def test_every_request_is_answered_once_and_told() -> None:
     replay(trace(*sessions), engine, 2, lambda: told.append(len(engine.answered)))
     assert told == list(range(1, 11))
     assert engine.idle
-    assert engine.state.leases == engine.state.leases.__class__()
-    assert engine.state.totals.reserved == 0
+    assert not engine.core.state.leases
+    assert engine.core.state.totals.reserved == 0
 
 
 def test_finished_requests_are_forgotten() -> None:
     """A long replay holds the requests in progress, not those that it has answered."""
     generated = generate(GeneratorOptions(sessions=4, max_context=40_000, median_requests=30))
     config = setting().config("penelope", UNIT)
-    engine = Server(config, TOY, TIMING, Scheduler.LPM, generated.unit_tokens)
+    engine = Server(CoreCache(config), TOY, TIMING, Scheduler.LPM, generated.unit_tokens)
     most: dict[type, int] = defaultdict(int)
 
     def answered() -> None:

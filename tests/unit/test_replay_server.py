@@ -76,7 +76,8 @@ def test_eviction_makes_a_hole_that_is_computed_before_the_new_part() -> None:
     assert not engine.end_step()
     assert engine.start_step() == seconds(span(15, 20) + span(50, 60))
     assert engine.end_step() == [request]
-    assert request.holes == [(0, 2)]
+    assert request.admission is not None
+    assert request.admission.holes == ((0, 2),)
     assert engine.counters.holes == 1
     assert engine.counters.recomputed == span(0, 20)
     assert engine.counters.evicted_tokens == 20 + 40
@@ -107,7 +108,9 @@ def test_an_arriving_hole_is_read_by_others_and_computed_once() -> None:
     assert engine.start_step() == seconds(span(50, 60))
     assert engine.end_step() == [other]
     assert engine.counters.computed_tokens - computed == 30
-    assert (one.holes, other.holes) == ([(0, 1)], [])
+    assert one.admission is not None
+    assert other.admission is not None
+    assert (one.admission.holes, other.admission.holes) == (((0, 1),), ())
 
 
 def test_two_requests_of_one_step_share_a_refill() -> None:
@@ -170,7 +173,8 @@ def test_lpm_counts_what_lies_behind_a_hole() -> None:
         engine.submit(request)
     engine.start_step()
     assert engine.end_step() == [holed, prefix]
-    assert holed.holes == [(0, 2)]
+    assert holed.admission is not None
+    assert holed.admission.holes == ((0, 2),)
 
 
 def test_a_request_without_room_waits_until_a_running_one_ends() -> None:
@@ -220,7 +224,7 @@ def test_peak_of_nodes_and_time_in_the_core_are_counted() -> None:
     engine = server(10)
     run(engine, A_ASKS, B_ASKS, Ask(range(200, 209)))
     # The root and two histories; then only the root and one, for which the others went.
-    assert (engine.counters.nodes_max, len(engine.state.nodes)) == (3, 2)
+    assert (engine.counters.nodes_max, engine.cache.nodes) == (3, 2)
     assert engine.counters.policy_seconds > 0
 
 

@@ -34,6 +34,12 @@ def summary(ttft: float = 2.0, units: float = 3e12, hits: float = 0.9) -> Summar
         evicted_tokens=10**6,
         holes_per_request=0.1,
         over_evicted_tokens=5,
+        device_hit_tokens=8 * 10**6,
+        host_hit_tokens=10**6,
+        promoted_tokens=10**6,
+        demoted_tokens=2 * 10**6,
+        swapped_tokens=10**6 // 2,
+        swapped_share=0.5,
         nodes_max=300,
         policy_seconds=1.0,
     )

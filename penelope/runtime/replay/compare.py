@@ -9,9 +9,10 @@ from statistics import fmean, geometric_mean
 
 import numpy as np
 
-from penelope.policy import Config, policy
+from penelope.policy import Config
 from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError, PenelopeError
+from penelope.runtime.replay.arms import cache, switches
 from penelope.runtime.replay.closed_loop import Replayed, replay
 from penelope.runtime.replay.server import Counters, Scheduler, Server, Timing
 from penelope.runtime.traces import Session, Trace
@@ -35,15 +36,29 @@ class Setting:
     page_tokens: int | None = None
     """None: one hashed block of the trace."""
     sticky_shared: bool = False
+    host_tokens: int = 0
+    """0: one tier."""
+    swap_tokens: int = 1024
+    """Of the host, for exchanges only."""
 
     def config(self, name: str, unit_tokens: int) -> Config:
         """The cache configuration of a named policy, in units of the trace.
 
         Raises `InvalidConfigError` when a size is not a whole number of hashed blocks.
         """
-        position, granularity = policy(name)
+        position, granularity = switches(name)
         capacity, page, block = (tokens // unit_tokens for tokens in self.sizes(unit_tokens))
-        return Config(capacity, page, block, position, granularity, self.sticky_shared)
+        host, swap = (tokens // unit_tokens for tokens in self.host_sizes(unit_tokens))
+        return Config(
+            capacity,
+            page,
+            block,
+            position,
+            granularity,
+            self.sticky_shared,
+            host_capacity=host,
+            swap_buffer=swap,
+        )
 
     def sizes(self, unit_tokens: int) -> tuple[int, int, int]:
         """Capacity, page and block in tokens, the capacity cut to whole pages.
@@ -67,6 +82,27 @@ class Setting:
             )
         return self.device_tokens // page * page, page, block
 
+    def host_sizes(self, unit_tokens: int) -> tuple[int, int]:
+        """Host and swap buffer in tokens, the host cut to whole pages; zeros for one tier.
+
+        Raises `InvalidConfigError` as `config` does.
+        """
+        if not self.host_tokens:
+            return 0, 0
+        _, page, block = self.sizes(unit_tokens)
+        if self.swap_tokens < block or self.swap_tokens % block:
+            raise InvalidConfigError(
+                f"a swap buffer of {self.swap_tokens} tokens is not a whole number of blocks of "
+                f"{block}: choose a multiple of {block}, one at least"
+            )
+        host = self.host_tokens // page * page
+        if host < self.swap_tokens:
+            raise InvalidConfigError(
+                f"a host of {self.host_tokens} tokens does not hold its swap buffer of "
+                f"{self.swap_tokens}: raise --host-tokens or lower --swap-tokens"
+            )
+        return host, self.swap_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -88,6 +124,18 @@ class Summary:
     holes_per_request: float
     over_evicted_tokens: int
     """Freed beyond what was needed."""
+    device_hit_tokens: int
+    """Prompt tokens found on the device; with those found on the host, all that were not
+    computed."""
+    host_hit_tokens: int
+    promoted_tokens: int
+    """Copied from the host to the device."""
+    demoted_tokens: int
+    """Copied from the device to the host."""
+    swapped_tokens: int
+    """Promoted while the swap buffer was in use."""
+    swapped_share: float
+    """Of what was promoted; 0 where nothing was."""
     nodes_max: int
     policy_seconds: float
     """CPU time in the policy core."""
@@ -134,13 +182,15 @@ def compare(
     Raises `InvalidConfigError`, and `NothingFits` if a group has no session that can run.
     """
     configs = {name: setting.config(name, groups[0].unit_tokens) for name in names}
+    for name in names:
+        cache(name, configs[name])  # refused now or never
     runnable = fitting(groups, setting)
     per_group: list[dict[str, Replayed]] = []
     for group in runnable:
         done: dict[str, Replayed] = {}
         for name in names:
             server = Server(
-                configs[name],
+                cache(name, configs[name]),
                 setting.cost,
                 setting.timing,
                 setting.scheduler,
@@ -207,6 +257,8 @@ def _summary(runs: Sequence[Replayed], scale: int) -> Summary:
 
     requests = total(lambda c: c.requests)
     computed = total(lambda c: c.computed_tokens)
+    promoted = total(lambda c: c.promoted_tokens)
+    swapped = total(lambda c: c.swapped_tokens)
     return Summary(
         requests=requests,
         ttft_mean_s=float(ttft.mean()),
@@ -220,6 +272,12 @@ def _summary(runs: Sequence[Replayed], scale: int) -> Summary:
         evicted_tokens=total(lambda c: c.evicted_tokens),
         holes_per_request=total(lambda c: c.holes) / requests,
         over_evicted_tokens=total(lambda c: c.over_evicted_tokens),
+        device_hit_tokens=total(lambda c: c.device_hit_tokens),
+        host_hit_tokens=total(lambda c: c.host_hit_tokens),
+        promoted_tokens=promoted,
+        demoted_tokens=total(lambda c: c.demoted_tokens),
+        swapped_tokens=swapped,
+        swapped_share=swapped / promoted if promoted else 0.0,
         nodes_max=max(c.nodes_max for c in counted),
         policy_seconds=sum(c.policy_seconds for c in counted),
     )

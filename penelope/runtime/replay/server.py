@@ -1,6 +1,6 @@
 """A model of a serving engine: prefill in steps, decode in the background, the real policy core.
 
-Time comes from the cost model; every decision about the cache comes from `penelope.policy`.
+Time comes from the cost model; every decision about the cache comes from the cache under test.
 Room for a request's whole output is reserved when it is admitted, so that none is ever retracted.
 """
 
@@ -10,23 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from time import thread_time
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from penelope import policy
-from penelope.policy import Config, Key, Plan, Receipt, State
+from penelope.policy import UNIT_BYTES, Config, Key
 from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError
+from penelope.runtime.replay.caches import Admission, Ask, ReplayCache
 from penelope.runtime.traces import Request
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Next(Protocol):
-    """What every transition returns."""
-
-    @property
-    def state(self) -> State: ...
 
 
 class Scheduler(Enum):
@@ -47,18 +41,26 @@ class Timing:
     """How long things take.
 
     A prefill step takes `seconds_per_prefill` plus `seconds_per_unit` for each cost unit that it
-    computes.  A running request gets a token every `seconds_per_output_token`, whatever else
-    happens.  Raises `InvalidConfigError` for a time that is not from 0 to `LONGEST` seconds or a
-    chunk below 1 token.
+    computes.  KV that its admissions move between the tiers takes `seconds_per_copied_token` a
+    token, both ways at the same time, during the computation if `overlapped`, else before it.  A
+    running request gets a token every `seconds_per_output_token`, whatever else happens.  Raises
+    `InvalidConfigError` for a time that is not from 0 to `LONGEST` seconds or a chunk below 1.
     """
 
     seconds_per_unit: float
     seconds_per_prefill: float = 0.02
     seconds_per_output_token: float = 0.02
     chunk_tokens: int = 8192
+    seconds_per_copied_token: float = 0.0
+    overlapped: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("seconds_per_unit", "seconds_per_prefill", "seconds_per_output_token"):
+        for name in (
+            "seconds_per_unit",
+            "seconds_per_prefill",
+            "seconds_per_output_token",
+            "seconds_per_copied_token",
+        ):
             # So written that "not a number" is refused too.
             if not 0 <= getattr(self, name) <= LONGEST:
                 raise InvalidConfigError(
@@ -78,11 +80,9 @@ class Job:
     arrival: float
     ended: Callable[[float], None]
     """Called with the time when the last token of the output is out."""
-    receipt: Receipt | None = None
+    admission: Admission | None = None
     work: list[tuple[int, int]] = field(default_factory=list)
     """Spans still to compute, in tokens, next one last."""
-    holes: list[tuple[int, int]] = field(default_factory=list)
-    """Spans to refill, in units, in position order."""
 
 
 @dataclass(slots=True)
@@ -98,13 +98,18 @@ class Counters:
     """What prefilling the outputs would have cost, where no prompt had held them before."""
     evicted_tokens: int = 0
     over_evicted_tokens: int = 0
+    device_hit_tokens: int = 0
+    host_hit_tokens: int = 0
+    promoted_tokens: int = 0
+    demoted_tokens: int = 0
+    swapped_tokens: int = 0
     holes: int = 0
     nodes_max: int = 0
     policy_seconds: float = 0.0
 
 
 class Server:
-    """One engine with one cache.
+    """One engine with one cache, of one tier or two.
 
     A step prefills, within the chunk budget, the request that the last step left unfinished and
     then waiting requests in the scheduler's order, each with its phantom requests first.
@@ -112,13 +117,13 @@ class Server:
 
     def __init__(
         self,
-        config: Config,
+        cache: ReplayCache,
         cost: CostModel,
         timing: Timing,
         scheduler: Scheduler,
         unit_tokens: int,
     ) -> None:
-        self._state = policy.empty(config)
+        self.cache = cache
         self._cost = cost
         self._timing = timing
         self._scheduler = scheduler
@@ -126,6 +131,7 @@ class Server:
         self._waiting: list[Job] = []
         self._unfinished: Job | None = None
         self._completing: list[Job] = []
+        self._copied_in = self._copied_out = 0
         # Everything that was ever computed: what an unlimited cache would hold.  Nothing is ever
         # evicted from it, so its switches are those that keep the fewest nodes and keys.
         self._ever = policy.empty(Config(2**62, block_size=1))
@@ -134,10 +140,6 @@ class Server:
     @property
     def timing(self) -> Timing:
         return self._timing
-
-    @property
-    def state(self) -> State:
-        return self._state
 
     @property
     def idle(self) -> bool:
@@ -167,31 +169,36 @@ class Server:
         if budget == self._timing.chunk_tokens:
             return None
         self.counters.computed += units
-        seconds = units / self._cost.scale * self._timing.seconds_per_unit
-        return self._timing.seconds_per_prefill + seconds
+        timing = self._timing
+        seconds = units / self._cost.scale * timing.seconds_per_unit
+        copying = max(self._copied_in, self._copied_out) * timing.seconds_per_copied_token
+        self._copied_in = self._copied_out = 0
+        together = max(seconds, copying) if timing.overlapped else seconds + copying
+        return timing.seconds_per_prefill + together
 
     def end_step(self) -> list[Job]:
         """The requests whose first token is out; the tree has what they computed."""
         for job in self._completing:
-            assert job.receipt is not None
-            for start, end in job.holes:
-                self._do(policy.refill, job.receipt, start, end)
-            self._do(policy.checkpoint, job.receipt, job.request.prompt)
+            assert job.admission is not None
+            self._copies(self._timed(self.cache.computed, job.admission, job.request.prompt))
         self._note_nodes()
         done, self._completing = self._completing, []
         return done
 
     def end_request(self, job: Job) -> None:
         """The output is complete: its KV joins the tree, and nothing is locked any more."""
-        assert job.receipt is not None
+        assert job.admission is not None
         history = Key(job.request.prompt + job.request.output)
-        self._do(policy.checkpoint, job.receipt, history)
-        self._do(policy.release, job.receipt)
+        self._copies(self._timed(self.cache.finished, job.admission, history))
         inserted = policy.insert(self._ever, history)
         self._ever = inserted.state
         known, end = inserted.resident, inserted.resident + inserted.adopted
         self.counters.decoded += self._cost.scaled_span(known * self._unit, end * self._unit)
         self._note_nodes()
+
+    def _copies(self, units: int) -> None:
+        """What goes to the host behind everybody's back is counted, and takes nobody's time."""
+        self.counters.demoted_tokens += units * self._unit
 
     def _units(self, request: Request) -> int:
         return -(-(request.in_tokens + request.out_tokens) // self._unit)
@@ -200,39 +207,35 @@ class Server:
         """Waiting requests in the scheduler's order, fixed when the step begins."""
         waiting = list(self._waiting)
         if self._scheduler is Scheduler.LPM and len(waiting) > 1:
-            reusable = {id(job): self._plan(job).match.reusable for job in waiting}
+            reusable = {
+                id(job): self._timed(self.cache.reusable, self._ask(job)) for job in waiting
+            }
             waiting.sort(key=lambda job: -reusable[id(job)])
         return iter(waiting)
 
-    def _plan(self, job: Job) -> Plan:
+    def _ask(self, job: Job) -> Ask:
         request = job.request
-        units = len(request.prompt) // self._state.config.unit_bytes
+        units = len(request.prompt) // UNIT_BYTES
         # A prompt that ends within a unit always has a token to compute.
         at_most = units if request.in_tokens > units * self._unit else units - 1
-        return self._timed(
-            policy.plan,
-            request.prompt,
-            extra=self._units(request) - units,
-            at_most=at_most,
-        )
+        return Ask(request.prompt, at_most, self._units(request) - units)
 
     def _admit(self, job: Job) -> bool:
-        plan = self._plan(job)
-        if not plan.admissible:
+        admission = self._timed(self.cache.admit, self._ask(job))
+        if admission is None:
             return False
-        admitted = self._timed(policy.admit, plan)
-        self._state = admitted.state
-        job.receipt = admitted.receipt
-        job.holes = list(plan.holes)
+        job.admission = admission
         unit, request = self._unit, job.request
-        spans = [(a * unit, b * unit) for a, b in plan.holes]
-        spans.append((plan.new[0] * unit, request.in_tokens))
+        spans = [(a * unit, b * unit) for a, b in admission.holes]
+        spans.append((admission.new * unit, request.in_tokens))
         job.work = spans[::-1]
         self._waiting.remove(job)
-        self._count(job, plan, admitted.freed, spans)
+        self._copied_in += admission.host * unit
+        self._copied_out += admission.demoted * unit
+        self._count(job, admission, spans)
         return True
 
-    def _count(self, job: Job, plan: Plan, freed: int, spans: list[tuple[int, int]]) -> None:
+    def _count(self, job: Job, admission: Admission, spans: list[tuple[int, int]]) -> None:
         """What was computed before, by anyone, is recomputed; the rest is the same whoever evicts.
 
         It counts as computed from here on, so that the first-time cost does not depend on which
@@ -246,9 +249,15 @@ class Server:
             counters.computed_tokens += end - start
             if start < before:
                 counters.recomputed += self._cost.scaled_span(start, min(end, before))
-        counters.holes += len(plan.holes)
-        counters.evicted_tokens += freed * self._unit
-        counters.over_evicted_tokens += (freed - plan.evict) * self._unit
+        counters.holes += len(admission.holes)
+        unit = self._unit
+        counters.evicted_tokens += admission.dropped * unit
+        counters.over_evicted_tokens += admission.excess * unit
+        counters.device_hit_tokens += admission.device * unit
+        counters.host_hit_tokens += admission.host * unit
+        counters.promoted_tokens += admission.host * unit
+        counters.demoted_tokens += admission.demoted * unit
+        counters.swapped_tokens += admission.swapped * unit
 
     def _compute(self, job: Job, budget: int, units: int) -> tuple[int, int]:
         """Give a job its share of the step's budget: what is left of it, and the cost so far."""
@@ -265,19 +274,12 @@ class Server:
             self._completing.append(job)
         return budget, units
 
-    def _do(
-        self, transition: Callable[Concatenate[State, P], Next], *args: P.args, **kwargs: P.kwargs
-    ) -> None:
-        self._state = self._timed(transition, *args, **kwargs).state
-
-    def _timed(
-        self, question: Callable[Concatenate[State, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Ask the core something, and count its CPU time."""
+    def _timed(self, question: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Ask the cache something, and count its CPU time."""
         began = thread_time()
-        answer = question(self._state, *args, **kwargs)
+        answer = question(*args, **kwargs)
         self.counters.policy_seconds += thread_time() - began
         return answer
 
     def _note_nodes(self) -> None:
-        self.counters.nodes_max = max(self.counters.nodes_max, len(self._state.nodes))
+        self.counters.nodes_max = max(self.counters.nodes_max, self.cache.nodes)

@@ -23,7 +23,7 @@ def table(comparison: Comparison) -> Table:
         base = name == first
         recomputed = "" if base else _ratio(ratios["recomputed_units"], counted=False)
         shown.add_row(
-            name,
+            _broken(name),
             three_digits(s.ttft_mean_s),
             "" if base else _ratio(ratios["ttft_mean_s"], counted=True),
             three_digits(s.ttft_p50_s),
@@ -33,6 +33,34 @@ def table(comparison: Comparison) -> Table:
             f"{s.holes_per_request:.2f}",
         )
     return shown
+
+
+def tiers_table(comparison: Comparison) -> Table:
+    """One row a policy: where hits were found, and what was moved between the tiers."""
+    shown = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
+    shown.add_column("policy", no_wrap=True)
+    for heading in ("device hits", "host hits", "promoted", "demoted", "swapped"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for name, s in comparison.policies.items():
+        tokens = (s.device_hit_tokens, s.host_hit_tokens, s.promoted_tokens, s.demoted_tokens)
+        share = f"{100 * s.swapped_share:.0f}%" if s.promoted_tokens else "-"
+        shown.add_row(_broken(name), *map(_units, tokens), f"{_units(s.swapped_tokens)} {share:>4}")
+    return shown
+
+
+def tiers_legend() -> str:
+    """What the columns of `tiers_table` mean."""
+    return (
+        "Tokens.  hits: of prompts, by tier.  promoted: copied from the host to the device; "
+        "demoted: to the host.  swapped: promoted while the swap buffer was in use, and its share."
+    )
+
+
+def _broken(name: str) -> str:
+    """A name in lines that leave room for the figures."""
+    for suffix in ("-write", "-device"):
+        name = name.replace(suffix, f"\n {suffix}")
+    return name
 
 
 def legend(comparison: Comparison) -> str:

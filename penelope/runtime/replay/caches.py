@@ -1,0 +1,143 @@
+"""The cache of the server model: what it asks one, and the policy core as the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penelope import policy
+from penelope.policy import Config, Key, Plan, Receipt, Residency, State, Transfer
+
+
+class Ask(NamedTuple):
+    """A request as the cache sees it."""
+
+    prompt: Key
+    at_most: int
+    """Units of the prompt that may be taken from the cache."""
+    extra: int
+    """Further units that the request will fill, its output included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What an admitted request found, and what was done for it.  Units."""
+
+    receipt: Receipt
+    holes: tuple[tuple[int, int], ...]
+    """Spans to recompute before the new part, in position order."""
+    new: int
+    """Where the part begins that is computed anyway."""
+    device: int
+    """Found on the device, or computed for another request at the same time."""
+    host: int
+    """Found on the host, and copied to the device."""
+    dropped: int
+    """Units of which the last copy went."""
+    excess: int = 0
+    """Of these, what went beyond the need."""
+    demoted: int = 0
+    """Copied to the host first, so that the device has room."""
+    swapped: int = 0
+    """Of what came from the host: what passed while the swap buffer was in use."""
+
+
+class ReplayCache(Protocol):
+    """A cache under test.  Whatever it answers is carried out at once."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of its tree now."""
+
+    def reusable(self, ask: Ask) -> int:
+        """By how much a request comes first where the longest cached prefix does."""
+
+    def admit(self, ask: Ask) -> Admission | None:
+        """Make room for a request and lock its path; None where it must wait."""
+
+    def computed(self, admission: Admission, prompt: Key) -> int:
+        """The prompt is computed.  Units that are copied to the host without anyone waiting."""
+
+    def finished(self, admission: Admission, history: Key) -> int:
+        """The output is complete, and nothing of the request is locked any more.  As `computed`."""
+
+
+class CoreCache:
+    """The policy core, with one tier or two; the shell's copies succeed and take no step."""
+
+    def __init__(self, config: Config) -> None:
+        self.state: State = policy.empty(config)
+
+    @property
+    def nodes(self) -> int:
+        return len(self.state.nodes)
+
+    def reusable(self, ask: Ask) -> int:
+        return self._plan(ask).match.reusable
+
+    def admit(self, ask: Ask) -> Admission | None:
+        plan = self._plan(ask)
+        if not plan.admissible:
+            return None
+        needed = self._needed(plan)
+        admitted = policy.admit(self.state, plan)
+        self.state = admitted.state
+        dropped, demoted, swapped = admitted.freed, 0, 0
+        if admitted.pending:
+            more, demoted, swapped = self._make_room(admitted.receipt)
+            dropped += more
+        return Admission(
+            admitted.receipt,
+            plan.holes,
+            plan.match.end,
+            # In this model nothing is on its way but holes that a running request refills.
+            plan.match.device + plan.match.arriving,
+            plan.match.host,
+            dropped,
+            max(0, dropped - needed),
+            demoted,
+            swapped,
+        )
+
+    def computed(self, admission: Admission, prompt: Key) -> int:
+        for start, end in admission.holes:
+            self.state = policy.refill(self.state, admission.receipt, start, end).state
+        self.state = policy.checkpoint(self.state, admission.receipt, prompt).state
+        return 0
+
+    def finished(self, admission: Admission, history: Key) -> int:
+        self.state = policy.checkpoint(self.state, admission.receipt, history).state
+        self.state = policy.release(self.state, admission.receipt).state
+        return 0
+
+    def _plan(self, ask: Ask) -> Plan:
+        return policy.plan(self.state, ask.prompt, extra=ask.extra, at_most=ask.at_most)
+
+    def _needed(self, plan: Plan) -> int:
+        """What must be lost for a plan at the least."""
+        return plan.evict
+
+    def _drop_for_moves(self, receipt: Receipt) -> int:
+        """What else must be dropped before the next move; the plan has seen to it already."""
+        del receipt
+        return 0
+
+    def _make_room(self, receipt: Receipt) -> tuple[int, int, int]:
+        """Carry out the moves of a promise: units dropped, demoted, and promoted by swapping."""
+        dropped = demoted = swapped = 0
+        while True:
+            dropped += self._drop_for_moves(receipt)
+            transfer = policy.next_transfer(self.state, receipt)
+            if transfer is None:
+                break
+            if transfer.target is Residency.HOST:
+                demoted += transfer.length
+            elif self.state.staged:
+                swapped += transfer.length
+            self._carry_out(transfer)
+        self.state = policy.settle(self.state, receipt).state
+        return dropped, demoted, swapped
+
+    def _carry_out(self, transfer: Transfer) -> None:
+        self.state, _, move = policy.begin(self.state, transfer)
+        self.state = policy.end(self.state, move).state
