@@ -12,7 +12,7 @@ from tests.sglang.workload import Shape
 
 DEFAULTS: Mapping[str, Any] = {
     "chunk": 8192, "schedule": "fcfs", "position": "private-head", "granularity": "block",
-    "block": 64, "rows": 32,
+    "block": 64,
 }  # fmt: skip
 TOP = 4
 
