@@ -14,6 +14,10 @@ from penelope.runtime.traces import Session, Trace, Turn
 from penelope.sglang_adapter.random_model import VOCABULARY
 
 
+LONGEST_THINK_S = 60.0
+"""Users who leave for hours would make the benchmark wait, not the cache."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How a trace is made small enough for a CPU."""
@@ -79,7 +83,7 @@ async def play_session(session: Session, scale: Scale, play: Play) -> None:
     earlier: Turn | None = None
     for turn in session.streams[0].turns:
         if began:
-            await asyncio.sleep(turn.think_s * scale.think)
+            await asyncio.sleep(min(turn.think_s, LONGEST_THINK_S) * scale.think)
         prompt = next_prompt(prompt, answer, earlier, turn, scale)
         known = play.seen.known_then_add(prompt)
         new = max(1, min(scale.output, len(turn.output) // UNIT_BYTES * scale.unit))
