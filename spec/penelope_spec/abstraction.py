@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
 
-from penelope.policy import Node, NodeId, Residency, State
+from penelope.policy import MoveId, Node, NodeId, Residency, State
 from penelope_spec.logic import CELL, DERIVED, NODE, PREFIX, RECEIPT, RELATIONS, Finite
 
 Cell = tuple[Hashable, bytes]
@@ -27,8 +27,11 @@ class Drawn:
     cells: tuple[Cell, ...]
     device: bool
     stamp: int
+    host: bool = False
     covers: set[ReceiptName] = field(default_factory=set)
     filler: ReceiptName | None = None
+    mover: ReceiptName | None = None
+    """The move that takes the node's KV to the other tier."""
     children: int = 0
 
     @property
@@ -55,11 +58,19 @@ class Picture:
             at = self.nodes[at].parent
         return path
 
+    def clear(self) -> None:
+        self.nodes.clear()
+        self.leases.clear()
+
     def forget(self, node: NodeId) -> None:
         del self.nodes[node]
 
     def below(self, node: NodeId) -> list[NodeId]:
         return [child for child, drawn in self.nodes.items() if drawn.parent == node]
+
+    def leads_to_device(self, node: NodeId) -> bool:
+        """Whether device KV is at or below the node."""
+        return self.nodes[node].device or any(map(self.leads_to_device, self.below(node)))
 
     def relations(self) -> dict[str, frozenset[tuple[Hashable, ...]]]:
         above = {(a, n) for n in self.nodes for a in self.path(n)}
@@ -76,6 +87,10 @@ class Picture:
                 facts["root"].add((node,))
             if drawn.device:
                 facts["device"].add((node,))
+            if drawn.host:
+                facts["host"].add((node,))
+            if drawn.mover is not None:
+                facts["carries"].add((drawn.mover, node))
             facts["covers"] |= {(receipt, node) for receipt in drawn.covers}
             if drawn.filler is not None:
                 facts["filler"].add((drawn.filler, node))
@@ -95,24 +110,32 @@ def cells_of(state: State, node: Node, start: int, end: int) -> tuple[Cell, ...]
     )
 
 
+def move_name(number: MoveId) -> ReceiptName:
+    """What a move is called among the holders of locks."""
+    return f"move {number}"
+
+
 def picture(state: State) -> Picture:
     """The state, lock counts resolved into the receipts that they should count.
 
     A count that is too high counts receipts that nobody has; one that is too low misses some.
     """
     drawn = Picture({}, {receipt: lease.node for receipt, lease in state.leases.items()})
+    drawn.leases |= {move_name(number): move.node for number, move in state.moves.items()}
     for node in state.nodes.values():
         drawn.nodes[node.id] = Drawn(
             node.parent,
             () if node.is_root else cells_of(state, node, node.start, node.end),
             node.residency is Residency.DEVICE,
             0 if node.is_root else node.stamp,
+            node.residency is Residency.HOST,
             filler=node.filler,
+            mover=None if node.move is None else move_name(node.move),
             children=len(node.children),
         )
-    for receipt, lease in state.leases.items():
-        for node_id in drawn.path(lease.node):
-            drawn.nodes[node_id].covers.add(receipt)
+    for holder, end in drawn.leases.items():
+        for node_id in drawn.path(end):
+            drawn.nodes[node_id].covers.add(holder)
     for node in state.nodes.values():
         counted = drawn.nodes[node.id].covers
         for ghost in count():
@@ -127,7 +150,7 @@ def picture(state: State) -> Picture:
 def finite(views: Mapping[str, Picture], **derived: frozenset[tuple[Hashable, ...]]) -> Finite:
     """Several pictures as one world; `derived` gives notions of the view `before`."""
     facts: dict[tuple[str, str], frozenset[tuple[Hashable, ...]]] = {}
-    for view in ("before", "middle", "after"):
+    for view in ("before", "middle", "after", "other"):
         drawn = views.get(view, Picture({}, {}))
         facts |= {(view, name): rows for name, rows in drawn.relations().items()}
     facts |= {("before", name): rows for name, rows in derived.items()}
@@ -139,7 +162,7 @@ def finite(views: Mapping[str, Picture], **derived: frozenset[tuple[Hashable, ..
         nodes |= dict.fromkeys(drawn.leases.values())
         for one in drawn.nodes.values():
             receipts |= dict.fromkeys(one.covers)
-            receipts |= {} if one.filler is None else {one.filler: None}
+            receipts |= {name: None for name in (one.filler, one.mover) if name is not None}
             cells |= dict.fromkeys(one.cells)
     facts["", PREFIX] = frozenset(
         (short, long)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penelope_spec.logic import Truth
 from penelope_spec.smt import Status, negation, refute, values
@@ -26,6 +26,8 @@ class Arithmetic:
     conclusion: Truth
     exercised: Truth = True
     """What the witness must show besides: numbers that are not all 0."""
+    variants: Mapping[str, Mapping[str, Truth]] = field(default_factory=dict)
+    """Broken twins, for which it must fail: other readings of some hypotheses."""
 
     def decide(self) -> Verdict:
         began = time.perf_counter()
@@ -36,6 +38,7 @@ class Arithmetic:
         witness = _shown(possible.model) if possible.status is Status.COUNTEREXAMPLE else ""
         broken = tuple(self._without(name) for name in self.hypotheses)
         refuted = tuple(one for one in broken if one.refuted)
+        refuted += tuple(self._broken(name, changes) for name, changes in self.variants.items())
         status, reasons = conclude(answer.status, witness, refuted, answer.reason)
         return Verdict(
             self.name,
@@ -52,9 +55,16 @@ class Arithmetic:
 
     def _without(self, dropped: str) -> Broken:
         kept = [claim for name, claim in self.hypotheses.items() if name != dropped]
-        answer = refute([*kept, negation(self.conclusion)])
+        return self._fails(f"without '{dropped}'", kept)
+
+    def _broken(self, name: str, changes: Mapping[str, Truth]) -> Broken:
+        assert changes.keys() <= self.hypotheses.keys(), f"'{name}' changes no hypothesis"
+        return self._fails(name, list({**self.hypotheses, **changes}.values()))
+
+    def _fails(self, name: str, hypotheses: list[Truth]) -> Broken:
+        answer = refute([*hypotheses, negation(self.conclusion)])
         shown = _shown(answer.model) if answer.status is Status.COUNTEREXAMPLE else ""
-        return Broken(f"without '{dropped}'", answer.status, shown)
+        return Broken(name, answer.status, shown)
 
 
 def _shown(model: Truth) -> str:

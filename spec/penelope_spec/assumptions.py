@@ -20,14 +20,14 @@ def after(formula: Formula) -> Claim:
 KEPT: Final[dict[str, tuple[str, Formula, tuple[str, ...]]]] = {
     "ancestry": ("well-formed", formulas.ancestry, ()),
     "labels": ("well-formed", formulas.labels, ("ancestry", "one-copy", "pages")),
-    "one-copy": ("one-copy", formulas.one_copy, ("labels",)),
+    "one-copy": ("one-copy", formulas.one_copy, ("ancestry", "labels")),
     "lock-balance": ("lock-balance", formulas.lock_balance, ("ancestry",)),
     "in-flight": ("in-flight", formulas.in_flight, ("ancestry", "lock-balance")),
     "victim-order": ("victim-order", formulas.stamps, ("ancestry",)),
     "no-dangling-hole": (
         "no-dangling-hole",
         formulas.no_dangling_hole,
-        ("ancestry", "lock-balance"),
+        ("ancestry", "lock-balance", "in-flight"),
     ),
 }
 """What moves keep: the invariant, its formula, and what else must hold before."""

@@ -77,8 +77,10 @@ SPLIT: Final = Move(
         ),
         "above": becomes("above", _above_split),
         "device": copied("device", "u", "n"),
+        "host": copied("host", "u", "n"),
         "covers": copied("covers", "u", "n"),
         "filler": copied("filler", "u", "n"),
+        "carries": copied("carries", "u", "n"),
         "owns": _owns_split,
         "twin": becomes("twin", lambda w, x, y: swapped(w, x, y, w["u"], w["n"])),
     },
@@ -91,6 +93,9 @@ SPLIT: Final = Move(
         ),
         "split loses the KV of the upper half": Variant(
             ("no-in-use-eviction", "no-shared-eviction"), {"device": unchanged("device")}
+        ),
+        "split leaves the mark of a move with the lower half": Variant(
+            ("in-flight", "span of a move"), {"carries": unchanged("carries")}
         ),
         "split gives KV to the upper half of a hole": Variant(
             ("in-flight",),
@@ -111,17 +116,13 @@ DROP: Final = Move(
     "drop",
     {"n": NODE, "l": NODE},
     {
-        "n has KV": lambda w: w.before.device(w["n"]),
+        "n has KV": lambda w: w.before.kv(w["n"]),
         "n is not locked": lambda w: w.logic.no(locked(w.logic, w.before, w["n"])),
         "n is not shared": lambda w: chain_below(w.logic, w.before, w["n"]),
         "n is on the history of l": lambda w: w.before.above(w["n"], w["l"]),
         "l is a victim": lambda w: victim(w.logic, w.before, w["l"]),
     },
-    {
-        "device": becomes(
-            "device", lambda w, x: w.logic.both(w.before.device(x), w.logic.differ(x, w["n"]))
-        )
-    },
+    {"device": gone("device", "n"), "host": gone("host", "n")},
     {
         "drop forgets the locks": Variant(
             ("no-in-use-eviction",), {"n is not locked": None, "l is a victim": None}
@@ -130,7 +131,7 @@ DROP: Final = Move(
         "drop forgets the tokens too": Variant(
             ("labels", "history-intact"),
             {
-                **{name: gone(name, "n") for name in ("tree", "above", "device", "owns")},
+                **{name: gone(name, "n") for name in ("tree", "above", "device", "host", "owns")},
                 "n is not shared": None,
             },
         ),
@@ -155,7 +156,7 @@ REMOVE: Final = Move(
         "p is the parent of n, or n a root": _parent_of,
         "n is a leaf": lambda w: leaf(w.logic, w.before, w["n"]),
         "n is not locked": lambda w: w.logic.no(locked(w.logic, w.before, w["n"])),
-        "n has no KV": lambda w: w.logic.no(w.before.device(w["n"])),
+        "n has no KV": lambda w: w.logic.no(w.before.kv(w["n"])),
     },
     {
         "tree": gone("tree", "n"),
@@ -190,12 +191,18 @@ MERGE: Final = Move(
                 w.before.above(w["n"], m),
             ),
         ),
-        "both have KV or neither": lambda w: w.logic.iff(
-            w.before.device(w["u"]), w.before.device(w["n"])
+        "both have KV or neither": lambda w: w.logic.iff(w.before.kv(w["u"]), w.before.kv(w["n"])),
+        "both are in the same tier": lambda w: w.logic.both(
+            w.logic.iff(w.before.device(w["u"]), w.before.device(w["n"])),
+            w.logic.iff(w.before.host(w["u"]), w.before.host(w["n"])),
         ),
         "both have the same locks": lambda w: w.logic.forall(
             (RECEIPT,),
             lambda r: w.logic.iff(w.before.covers(r, w["u"]), w.before.covers(r, w["n"])),
+        ),
+        "both are moved by the same": lambda w: w.logic.forall(
+            (RECEIPT,),
+            lambda r: w.logic.iff(w.before.carries(r, w["u"]), w.before.carries(r, w["n"])),
         ),
         "both are in flight for the same": lambda w: w.logic.forall(
             (RECEIPT,),
@@ -205,7 +212,7 @@ MERGE: Final = Move(
     {
         **{
             relation: gone(relation, "u")
-            for relation in ("tree", "above", "device", "covers", "filler")
+            for relation in ("tree", "above", "device", "host", "covers", "filler", "carries")
         },
         "owns": becomes(
             "owns",
@@ -221,7 +228,12 @@ MERGE: Final = Move(
     },
     {
         "merge ignores locks": Variant(("lock-balance",), {"both have the same locks": None}),
-        "merge ignores residency": Variant(("history-intact",), {"both have KV or neither": None}),
+        "merge ignores residency": Variant(
+            ("history-intact",),
+            {"both have KV or neither": None, "both are in the same tier": None},
+        ),
+        "merge ignores the tier": Variant(("history-intact",), {"both are in the same tier": None}),
+        "merge ignores a move": Variant(("span of a move",), {"both are moved by the same": None}),
         "merge ignores a second child": Variant(("labels",), {"n is the only one": None}),
         "merge forgets the upper span": Variant(("labels",), {"owns": gone("owns", "u")}),
     },

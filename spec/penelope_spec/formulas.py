@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penelope_spec.logic import CELL, NODE, RECEIPT, Element, Logic, Truth, View
 
 # Notions
@@ -9,7 +11,7 @@ from penelope_spec.logic import CELL, NODE, RECEIPT, Element, Logic, Truth, View
 
 def hole(logic: Logic, s: View, n: Element) -> Truth:
     """Part of the tree, with a span, without KV."""
-    return logic.both(s.tree(n), logic.no(s.root(n)), logic.no(s.device(n)))
+    return logic.both(s.tree(n), logic.no(s.root(n)), logic.no(s.kv(n)))
 
 
 def locked(logic: Logic, s: View, n: Element) -> Truth:
@@ -66,7 +68,7 @@ def chain_below(logic: Logic, s: View, n: Element) -> Truth:
 
 
 def leads_to_kv(logic: Logic, s: View, n: Element) -> Truth:
-    return logic.exists((NODE,), lambda m: logic.both(s.above(n, m), s.device(m)))
+    return logic.exists((NODE,), lambda m: logic.both(s.above(n, m), s.kv(m)))
 
 
 def dangles(logic: Logic, s: View, n: Element) -> Truth:
@@ -78,7 +80,12 @@ def dangles(logic: Logic, s: View, n: Element) -> Truth:
 
 def has_kv(logic: Logic, s: View, c: Element) -> Truth:
     """The KV of the cell exists."""
-    return logic.exists((NODE,), lambda n: logic.both(s.owns(n, c), s.device(n)))
+    return logic.exists((NODE,), lambda n: logic.both(s.owns(n, c), s.kv(n)))
+
+
+def in_tier(logic: Logic, tier: Callable[[Element], Truth], s: View, c: Element) -> Truth:
+    """The KV of the cell is in that tier."""
+    return logic.exists((NODE,), lambda n: logic.both(s.owns(n, c), tier(n)))
 
 
 def in_use(logic: Logic, s: View, c: Element) -> Truth:
@@ -115,7 +122,7 @@ def order(logic: Logic, s: View) -> Truth:
                 ),
             ),
         ),
-        forall((NODE,), lambda n: implies(s.device(n), both(s.tree(n), logic.no(s.root(n))))),
+        forall((NODE,), lambda n: implies(s.kv(n), both(s.tree(n), logic.no(s.root(n))))),
     )
 
 
@@ -172,10 +179,18 @@ def well_formed(logic: Logic, s: View) -> Truth:
 
 def one_copy(logic: Logic, s: View) -> Truth:
     """A cell is part of one node at most, and a node is in one tier."""
-    return logic.forall(
-        (NODE, NODE, CELL),
-        lambda n, m, c: logic.implies(logic.both(s.owns(n, c), s.owns(m, c)), logic.same(n, m)),
+    return logic.both(
+        logic.forall(
+            (NODE, NODE, CELL),
+            lambda n, m, c: logic.implies(logic.both(s.owns(n, c), s.owns(m, c)), logic.same(n, m)),
+        ),
+        exclusive(logic, s),
     )
+
+
+def exclusive(logic: Logic, s: View) -> Truth:
+    """No KV is in both tiers."""
+    return logic.forall((NODE,), lambda n: logic.no(logic.both(s.device(n), s.host(n))))
 
 
 def lock_balance(logic: Logic, s: View) -> Truth:
@@ -199,8 +214,9 @@ def lock_balance(logic: Logic, s: View) -> Truth:
 
 
 def in_flight(logic: Logic, s: View) -> Truth:
-    """Only holes are in flight, for one receipt each, which covers them."""
+    """Only holes are refilled, for one receipt each, which covers them; and `moves`."""
     return logic.both(
+        moves(logic, s),
         logic.forall(
             (RECEIPT, NODE),
             lambda r, n: logic.implies(
@@ -212,6 +228,70 @@ def in_flight(logic: Logic, s: View) -> Truth:
             lambda r, q, n: logic.implies(
                 logic.both(s.filler(r, n), s.filler(q, n)), logic.same(r, q)
             ),
+        ),
+    )
+
+
+def is_move(logic: Logic, s: View, r: Element) -> Truth:
+    return logic.exists((NODE,), lambda n: s.carries(r, n))
+
+
+def moved(logic: Logic, s: View, n: Element) -> Truth:
+    """A move is taking the node's KV to the other tier."""
+    return logic.exists((RECEIPT,), lambda r: s.carries(r, n))
+
+
+def leaving(logic: Logic, s: View, n: Element) -> Truth:
+    return logic.both(s.device(n), moved(logic, s, n))
+
+
+def none_leaving_above(logic: Logic, s: View, n: Element) -> Truth:
+    """Nothing on the path to n is leaving the device."""
+    return logic.forall(
+        (NODE,), lambda m: logic.implies(s.above(m, n), logic.no(leaving(logic, s, m)))
+    )
+
+
+def moves(logic: Logic, s: View) -> Truth:
+    """A move takes one span, from one tier, and what it takes off the device nobody reads."""
+    both, implies, forall = logic.both, logic.implies, logic.forall
+    return both(
+        forall(
+            (RECEIPT, NODE), lambda r, n: implies(s.carries(r, n), both(s.kv(n), s.covers(r, n)))
+        ),
+        forall(
+            (RECEIPT, RECEIPT, NODE),
+            lambda r, q, n: implies(both(s.carries(r, n), s.carries(q, n)), logic.same(r, q)),
+        ),
+        forall(
+            (RECEIPT, NODE, NODE),
+            lambda r, n, m: both(
+                implies(s.carries(r, n), logic.no(s.filler(r, m))),
+                implies(both(s.carries(r, n), s.carries(r, m)), logic.iff(s.host(n), s.host(m))),
+            ),
+        ),
+        forall(
+            (RECEIPT, NODE, NODE, NODE),
+            lambda r, n, m, e: implies(
+                both(s.lease(r, e), s.carries(r, n), s.above(n, m), s.above(m, e)),
+                s.carries(r, m),
+            ),
+        ),
+        forall(
+            (RECEIPT, NODE),
+            lambda q, n: implies(both(leaving(logic, s, n), s.covers(q, n)), is_move(logic, s, q)),
+        ),
+    )
+
+
+def demotable(logic: Logic, s: View, n: Element) -> Truth:
+    """A victim, if histories that are wholly on the host were gone."""
+    return logic.both(
+        s.device(n),
+        logic.no(locked(logic, s, n)),
+        logic.forall(
+            (NODE,),
+            lambda m: logic.implies(logic.both(s.above(n, m), s.device(m)), logic.same(n, m)),
         ),
     )
 

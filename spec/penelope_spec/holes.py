@@ -39,9 +39,7 @@ def _dying(w: Setting, n: Element) -> Truth:
             (NODE,),
             lambda m: logic.implies(
                 s.above(n, m),
-                logic.both(
-                    s.above(m, w["l"]), logic.no(s.device(m)), logic.no(locked(logic, s, m))
-                ),
+                logic.both(s.above(m, w["l"]), logic.no(s.kv(m)), logic.no(locked(logic, s, m))),
             ),
         ),
     )
@@ -100,7 +98,7 @@ def holes() -> list[Relational]:
         **tree,
         "only holes above l lead nowhere before": _only_above("before", "l"),
     }
-    end_has_kv: Claim = lambda w: w.after.device(w["l"])  # noqa: E731
+    end_has_kv: Claim = lambda w: w.after.kv(w["l"])  # noqa: E731
     return [
         Relational(
             "drop leaves only holes above its leaf without KV below them",
@@ -114,7 +112,7 @@ def holes() -> list[Relational]:
             "split of a node with KV leaves only holes above the leaf without KV below them",
             "no-dangling-hole",
             {**SPLIT.constants, "l": NODE},
-            {**drained, "n has KV before": lambda w: w.before.device(w["n"])},
+            {**drained, "n has KV before": lambda w: w.before.kv(w["n"])},
             _only_above("after", "l"),
             SPLIT,
         ),
@@ -169,7 +167,7 @@ def progress() -> list[Relational]:
                 **assumed("ancestry", "no-dangling-hole"),
                 "l is a victim": lambda w: victim(w.logic, w.before, w["l"]),
             },
-            lambda w: w.before.device(w["l"]),
+            lambda w: w.before.kv(w["l"]),
         ),
         Relational(
             "below unlocked KV there is a victim",
@@ -183,7 +181,7 @@ def progress() -> list[Relational]:
                     (NODE,),
                     lambda m: w.logic.both(w.before.above(w["n"], m), leaf(w.logic, w.before, m)),
                 ),
-                "n has KV": lambda w: w.before.device(w["n"]),
+                "n has KV": lambda w: w.before.kv(w["n"]),
                 "n is not locked": lambda w: w.logic.no(locked(w.logic, w.before, w["n"])),
             },
             lambda w: w.logic.exists(
@@ -197,7 +195,7 @@ def progress() -> list[Relational]:
             {},
             {"ancestry before": before(formulas.ancestry)},
             before(formulas.leaves_exist),
-            exercised=lambda w: w.logic.exists((NODE,), w.before.device),
+            exercised=lambda w: w.logic.exists((NODE,), w.before.kv),
             bounded=True,
         ),
         Relational(

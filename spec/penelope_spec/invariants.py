@@ -89,7 +89,7 @@ STATE: Final = (
         "bounded-swap",
         Kind.STATE,
         "At every step of every swap plan the staged tokens fit the swap buffer.",
-        "predicate",
+        "predicate, z3",
         on_state=flight.bounded_swap,
     ),
 )
@@ -160,14 +160,14 @@ STEP: Final = (
         "moves-do-not-evict",
         Kind.STEP,
         "A move leaves the set of resident spans unchanged.",
-        "predicate",
+        "predicate, z3",
         on_step=steps.moves_do_not_evict,
     ),
     Invariant(
         "unified-order",
         Kind.STEP,
         "What is finally dropped does not depend on which tier holds it.",
-        "predicate (the step is taken again with all KV in one tier)",
+        "predicate (the step is taken again with all KV in one tier), z3",
         on_step=one_tier.unified_order,
     ),
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from penelope_spec.arithmetic import Arithmetic
-from penelope_spec.logic import Element, Truth
-from penelope_spec.smt import boolean, constant, every, integer, negation, real, some, when
+from penelope_spec.counters import ANY_TREE, accounting
+from penelope_spec.logic import Element
+from penelope_spec.smt import every, integer, real, some, when
+from penelope_spec.swap import admission, exchange
 
 INTEGERS: Final = "all integers"
-ANY_TREE: Final = "all trees (the untouched nodes are one unknown sum)"
 
 
 def span_cost(c: Element, start: Element, end: Element) -> Element:
@@ -167,134 +167,6 @@ def progress() -> list[Arithmetic]:
     ]
 
 
-# Counters
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One node as numbers, and what it contributes to the counters."""
-
-    start: Element
-    end: Element
-    device: Truth
-    locks: Element
-
-    def counted(self) -> tuple[Element, Element, Element]:
-        """Units on the device, of these locked, and without KV."""
-        length = self.end - self.start
-        return (
-            when(self.device, length, 0),
-            when(every(self.device, self.locks > 0), length, 0),
-            when(self.device, 0, length),
-        )
-
-
-_COUNTERS: Final = ("device", "locked", "hole")
-
-
-def _recounted(before: list[Span]) -> dict[str, Truth]:
-    """The counters equal a recount: the nodes that a move changes, and all the rest."""
-    return {
-        f"the counter {name} was a recount": integer(name)
-        == integer(f"other_{name}") + sum(span.counted()[index] for span in before)
-        for index, name in enumerate(_COUNTERS)
-    }
-
-
-def _move(
-    name: str,
-    before: list[Span],
-    after: list[Span],
-    change: tuple[Element, Element, Element],
-    guards: dict[str, Truth],
-) -> Arithmetic:
-    """The counters, changed as the core changes them, equal a recount of the nodes after."""
-    conclusion = every(
-        *(
-            integer(counter) + change[index]
-            == integer(f"other_{counter}") + sum(span.counted()[index] for span in after)
-            for index, counter in enumerate(_COUNTERS)
-        )
-    )
-    return Arithmetic(
-        f"{name} keeps the counters a recount",
-        "accounting",
-        ANY_TREE,
-        {**_recounted(before), **guards},
-        conclusion,
-        every(
-            *(every(span.start >= 0, span.start < span.end) for span in (*before, *after)),
-            *(integer(f"other_{counter}") > 0 for counter in _COUNTERS),
-        ),
-    )
-
-
-def accounting() -> list[Arithmetic]:
-    start, at, end, locks = (integer(name) for name in ("start", "at", "end", "locks"))
-    device = boolean("is_device")
-    node = Span(start, end, device, locks)
-    upper, lower = Span(start, at, device, locks), Span(at, end, device, locks)
-    has_kv, hole, idle = (
-        {"it has KV": device},
-        {"it is a hole": negation(device)},
-        {"it is not locked": locks == 0},
-    )
-    length = end - start
-    held = when(locks > 0, length, 0)
-    kept = (0, 0, 0)
-    yes, no = constant(True), constant(False)
-    other = Span(at, end, boolean("is_device_too"), integer("locks_too"))
-    return [
-        _move("split", [node], [upper, lower], kept, {}),
-        _move(
-            "drop",
-            [node],
-            [Span(start, end, no, locks)],
-            (-length, 0, length),
-            {**has_kv, **idle},
-        ),
-        _move("remove", [node], [], (0, 0, -length), hole),
-        _move(
-            "merge",
-            [Span(start, at, device, locks), other],
-            [Span(start, end, other.device, other.locks)],
-            kept,
-            {
-                "both have KV or neither": device == other.device,
-                "both have the same locks": locks == other.locks,
-            },
-        ),
-        _move(
-            "fill",
-            [node],
-            [Span(start, end, yes, locks)],
-            (length, held, -length),
-            hole,
-        ),
-        _move(
-            "grow",
-            [],
-            [Span(start, end, yes, 0)],
-            (length, 0, 0),
-            {},
-        ),
-        _move(
-            "one lock more",
-            [node],
-            [Span(start, end, device, locks + 1)],
-            (0, when(every(device, locks == 0), length, 0), 0),
-            {},
-        ),
-        _move(
-            "one lock less",
-            [node],
-            [Span(start, end, device, locks - 1)],
-            (0, when(every(device, locks == 1), -length, 0), 0),
-            {},
-        ),
-    ]
-
-
 def locks() -> list[Arithmetic]:
     upper, lower, own, others = (integer(name) for name in ("upper", "lower", "own", "others"))
     return [
@@ -314,4 +186,12 @@ def locks() -> list[Arithmetic]:
 
 def numbers() -> list[Arithmetic]:
     """All theorems about numbers, in the order of the prose."""
-    return [*cost(), *minimal(), *progress(), *accounting(), *locks()]
+    return [
+        *cost(),
+        *minimal(),
+        *progress(),
+        *accounting(),
+        *locks(),
+        *admission(),
+        *exchange(),
+    ]

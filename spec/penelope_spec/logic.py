@@ -33,13 +33,18 @@ RELATIONS: Final[dict[str, tuple[Sort, ...]]] = {
     "above": (NODE, NODE),
     "root": (NODE,),
     "device": (NODE,),
+    "host": (NODE,),
     "lease": (RECEIPT, NODE),
     "covers": (RECEIPT, NODE),
     "filler": (RECEIPT, NODE),
+    "carries": (RECEIPT, NODE),
     "owns": (NODE, CELL),
     "twin": (NODE, NODE),
 }
-"""What a state is, as relations."""
+"""What a state is, as relations.
+
+A move in flight is a holder of locks, and so one of the receipts here.
+"""
 
 DERIVED: Final[dict[str, tuple[Sort, ...]]] = {"forks": (NODE,), "dead": (NODE,)}
 """Notions with a name of their own in some proofs, where their definition is a hypothesis."""
@@ -101,8 +106,16 @@ class View:
         return self.logic.atom(self.name, "root", node)
 
     def device(self, node: Element) -> Truth:
-        """The node's KV is resident."""
+        """The node's KV is on the device."""
         return self.logic.atom(self.name, "device", node)
+
+    def host(self, node: Element) -> Truth:
+        """The node's KV is on the host."""
+        return self.logic.atom(self.name, "host", node)
+
+    def kv(self, node: Element) -> Truth:
+        """The node's KV is resident, in whichever tier."""
+        return self.logic.either(self.device(node), self.host(node))
 
     def lease(self, receipt: Element, node: Element) -> Truth:
         """The receipt is live, and what it locks ends in the node."""
@@ -114,6 +127,10 @@ class View:
 
     def filler(self, receipt: Element, node: Element) -> Truth:
         return self.logic.atom(self.name, "filler", receipt, node)
+
+    def carries(self, move: Element, node: Element) -> Truth:
+        """The move is taking the node's KV to the other tier."""
+        return self.logic.atom(self.name, "carries", move, node)
 
     def owns(self, node: Element, cell: Element) -> Truth:
         """The cell is part of the node's span."""

@@ -111,7 +111,16 @@ def _planned(planned: Plan, alike: State) -> Plan:
     found = match(alike, asked.key, asked.namespace, at_most=asked.end)
     fresh = planned.allocate - asked.host
     over = alike.logical_used + fresh - alike.config.logical_capacity
-    return planned._replace(match=found, allocate=fresh, evict=max(0, over), shortfall=0)
+    # That it is admissible is not in question here: it was admitted.
+    all_of_it = alike.config.device_capacity
+    return planned._replace(
+        match=found,
+        allocate=fresh,
+        evict=max(0, over),
+        available=all_of_it,
+        shortfall=0,
+        droppable=all_of_it,
+    )
 
 
 def resident(state: State) -> set[Page]:

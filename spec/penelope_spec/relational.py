@@ -18,7 +18,7 @@ LARGEST: Final = {Sort.NODE: 5, Sort.RECEIPT: 2, Sort.CELL: 3}
 """How far the search for witnesses and counterexamples goes; proofs have no bound."""
 SMALL: Final = 5
 """Elements in all, where a hypothesis to leave out is sought: a smaller case is a clearer one."""
-VIEWS: Final = ("before", "middle", "after")
+VIEWS: Final = ("before", "middle", "after", "other")
 
 
 @dataclass(frozen=True)

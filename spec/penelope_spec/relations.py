@@ -19,15 +19,23 @@ from penelope_spec.logic import NODE, RELATIONS, Element, Logic, Sort, Truth, Vi
 class Setting:
     """What a claim about a step may speak of: states before and after, and named elements."""
 
-    def __init__(self, logic: Logic, constants: Mapping[str, Element]) -> None:
+    def __init__(
+        self,
+        logic: Logic,
+        constants: Mapping[str, Element],
+        views: tuple[str, str] = ("before", "after"),
+    ) -> None:
         self.logic = logic
-        self.before = View(logic, "before")
+        self.before, self.after = (View(logic, name) for name in views)
         self.middle = View(logic, "middle")
-        self.after = View(logic, "after")
         self.constants = constants
 
     def view(self, name: str) -> View:
-        return {"before": self.before, "middle": self.middle, "after": self.after}[name]
+        return View(self.logic, name)
+
+    def beside(self) -> Setting:
+        """The same step of a second state: from `middle` to `other`."""
+        return Setting(self.logic, self.constants, ("middle", "other"))
 
     def __getitem__(self, name: str) -> Element:
         return self.constants[name]
@@ -79,7 +87,9 @@ def becomes(relation: str, rule: Callable[..., Truth]) -> Claim:
     def claim(w: Setting) -> Truth:
         return w.logic.forall(
             sorts,
-            lambda *terms: w.logic.iff(w.logic.atom("after", relation, *terms), rule(w, *terms)),
+            lambda *terms: w.logic.iff(
+                w.logic.atom(w.after.name, relation, *terms), rule(w, *terms)
+            ),
         )
 
     return claim
@@ -87,7 +97,7 @@ def becomes(relation: str, rule: Callable[..., Truth]) -> Claim:
 
 @cache
 def unchanged(relation: str) -> Claim:
-    return becomes(relation, lambda w, *terms: w.logic.atom("before", relation, *terms))
+    return becomes(relation, lambda w, *terms: w.logic.atom(w.before.name, relation, *terms))
 
 
 def gone(relation: str, name: str) -> Claim:
@@ -96,7 +106,7 @@ def gone(relation: str, name: str) -> Claim:
     return becomes(
         relation,
         lambda w, *terms: w.logic.both(
-            w.logic.atom("before", relation, *terms),
+            w.logic.atom(w.before.name, relation, *terms),
             *(w.logic.differ(terms[index], w[name]) for index in at),
         ),
     )
@@ -110,9 +120,11 @@ def copied(relation: str, new: str, old: str) -> Claim:
         also = (*terms[:at], w[old], *terms[at + 1 :])
         return w.logic.either(
             w.logic.both(
-                w.logic.differ(terms[at], w[new]), w.logic.atom("before", relation, *terms)
+                w.logic.differ(terms[at], w[new]), w.logic.atom(w.before.name, relation, *terms)
             ),
-            w.logic.both(w.logic.same(terms[at], w[new]), w.logic.atom("before", relation, *also)),
+            w.logic.both(
+                w.logic.same(terms[at], w[new]), w.logic.atom(w.before.name, relation, *also)
+            ),
         )
 
     return becomes(relation, rule)

@@ -10,10 +10,11 @@ from penelope.policy import (
     Receipt,
     Residency,
     State,
+    Totals,
     next_transfer,
 )
 from penelope_spec.balance import recount
-from penelope_spec.facts import EVICTING, MOVES, USES, Happened, Turned
+from penelope_spec.facts import EVICTING, MOVES, USES, Happened, Turned, shortfall
 from penelope_spec.flight import covered
 from penelope_spec.structure import band, label, preorder
 
@@ -173,35 +174,53 @@ def _up(state: State, leaf: Node) -> list[Node]:
 
 
 def progress(turned: Turned) -> list[str]:
-    """A refusal for want of space is right: free and unlocked KV, recounted, do not suffice.
+    """A refusal for want of space is right: what is free and what may go, recounted, do not do.
 
-    On the device what is locked, or promised, cannot be had; whatever else is there can leave it.
-    Eviction can take what is not locked in either tier.
+    On the device what is locked or promised cannot be had; whatever else is there can leave it.
+    What the tiers together must lose has to be unlocked, in either of them.
     """
-    before = turned.before
     if not isinstance(turned.error, InsufficientSpace):
         return []
     if turned.transition == "settle":
         return _stuck(turned)
-    counted = recount(before)
-    room = before.config.device_capacity - counted.reserved - counted.inbound - counted.locked
-    room -= counted.due + counted.promote
+    counted = recount(turned.before)
     unlocked = counted.device - counted.locked + counted.host - counted.locked_host
     if turned.transition == "evict":
-        asked, available = turned.facts["need"], unlocked
+        lacking = [(turned.facts["need"], unlocked, "evictable")]
     elif turned.transition == "reserve":
-        asked, available = turned.facts["units"], room
+        lacking = _lacking(turned, turned.facts["units"], unlocked, counted)
+    elif turned.transition == "admit":
+        lacking = _lacking(turned, turned.facts["plan"].allocate, unlocked, counted)
     else:
-        matched = turned.facts["plan"].match
-        own = sum(
-            span.length
-            for span in matched.spans
-            if span.residency is Residency.DEVICE and not before.nodes[span.node].locks
-        )
-        asked, available = turned.facts["plan"].allocate, room - own
-    if asked > available:
         return []
-    return [f"{turned.transition} was refused: {asked} units asked, {available} available"]
+    if any(asked > available for asked, available, _ in lacking):
+        return []
+    texts = [f"{asked} units asked, {available} {what}" for asked, available, what in lacking]
+    return [f"{turned.transition} was refused: {'; '.join(texts)}"]
+
+
+def _lacking(
+    turned: Turned, asked: int, unlocked: int, counted: Totals
+) -> list[tuple[int, int, str]]:
+    """What is asked of the device, of eviction and of the host, and what each can give."""
+    before, config = turned.before, turned.before.config
+    own = dict.fromkeys(Residency, 0)
+    comes = 0
+    if turned.transition == "admit":
+        matched = turned.facts["plan"].match
+        comes = matched.host
+        for span in matched.spans:
+            if not before.nodes[span.node].locks:
+                own[span.residency] += span.length
+    device = config.device_capacity - counted.reserved - counted.inbound - counted.locked
+    device -= counted.due + counted.promote + own[Residency.DEVICE]
+    over = shortfall(before, turned.transition, turned.facts)
+    places = config.host_resident + counted.promote + counted.inbound + comes
+    return [
+        (asked, device, "available on the device"),
+        (over, unlocked - own[Residency.DEVICE] - own[Residency.HOST], "evictable"),
+        (counted.locked_host + own[Residency.HOST], places, "host units may be locked"),
+    ]
 
 
 def _stuck(turned: Turned) -> list[str]:

@@ -8,11 +8,13 @@ from typing import Final
 from penelope_spec import formulas
 from penelope_spec.assumptions import KEPT, after, assumed
 from penelope_spec.eviction_moves import DROP, MERGE, REMOVE, SPLIT
-from penelope_spec.formulas import has_kv, in_tree, in_use
+from penelope_spec.formulas import has_kv, in_tier, in_tree, in_use
 from penelope_spec.holes import holes, progress
-from penelope_spec.logic import CELL, Element, Truth, View
+from penelope_spec.logic import CELL, NODE, Element, Truth, View
 from penelope_spec.relational import Relational
 from penelope_spec.relations import Claim, Move, Setting
+from penelope_spec.tier_moves import ABANDON, ARRIVE, DEPART
+from penelope_spec.tiers import placement, tiers
 from penelope_spec.transitions import MOVES
 from penelope_spec.use_moves import UNLOCK
 from penelope_spec.walk import walk_back
@@ -91,13 +93,15 @@ def spares_what_is_shared(w: Setting, s: View, t: View) -> Truth:
 
 
 def adds_nothing(w: Setting, s: View, t: View) -> Truth:
-    """Every history of t is one of s, and no KV of t is new."""
+    """Every history of t is one of s, and no KV of t is new, or in another tier than it was."""
     logic = w.logic
     return logic.forall(
         (CELL,),
         lambda c: logic.both(
             logic.implies(in_tree(logic, t, c), in_tree(logic, s, c)),
             logic.implies(has_kv(logic, t, c), has_kv(logic, s, c)),
+            logic.implies(in_tier(logic, t.device, t, c), in_tier(logic, s.device, s, c)),
+            logic.implies(in_tier(logic, t.host, t, c), in_tier(logic, s.host, s, c)),
         ),
     )
 
@@ -111,12 +115,33 @@ def keeps_histories(w: Setting, s: View, t: View) -> Truth:
     )
 
 
+def keeps_what_is_resident(w: Setting, s: View, t: View) -> Truth:
+    """The same histories, and KV for the same pages, in whichever tier."""
+    logic = w.logic
+    return logic.forall(
+        (CELL,),
+        lambda c: logic.both(
+            logic.iff(in_tree(logic, s, c), in_tree(logic, t, c)),
+            logic.iff(has_kv(logic, s, c), has_kv(logic, t, c)),
+        ),
+    )
+
+
 Between = Callable[[Setting, View, View], Truth]
 STEPS: Final[dict[str, Between]] = {
     "no-in-use-eviction": spares_what_is_in_use,
     "no-shared-eviction": spares_what_is_shared,
     "history-intact": keeps_histories,
+    "moves-do-not-evict": keeps_what_is_resident,
 }
+_EVICTING: Final = (SPLIT, DROP, REMOVE, MERGE)
+RESPECTED_BY: Final[dict[str, tuple[Move, ...]]] = {
+    "no-in-use-eviction": _EVICTING,
+    "no-shared-eviction": _EVICTING,
+    "history-intact": _EVICTING,
+    "moves-do-not-evict": (SPLIT, MERGE, DEPART, ARRIVE, ABANDON),
+}
+"""The moves of evictions, and those of moves between the tiers; `hoist` changes only stamps."""
 
 
 def _holds(between: Between, first: str, second: str) -> Claim:
@@ -136,8 +161,25 @@ def _loses_kv(w: Setting) -> Truth:
     return logic.both(*proper, lost(w.before, w.middle), lost(w.middle, w.after))
 
 
+def _moves_kv(w: Setting) -> Truth:
+    """KV leaves the device, and stays in the cache."""
+    logic = w.logic
+    proper = [formulas.well_formed(logic, s) for s in (w.before, w.middle, w.after)]
+    went = logic.exists(
+        (NODE, CELL),
+        lambda n, c: logic.both(
+            w.before.owns(n, c),
+            w.before.device(n),
+            logic.no(w.middle.device(n)),
+            w.middle.owns(n, c),
+            w.middle.host(n),
+        ),
+    )
+    return logic.both(*proper, went)
+
+
 def eviction() -> list[Relational]:
-    """Every move of eviction respects the step invariants."""
+    """Every move of a transition respects its step invariants."""
     held = assumed("ancestry", "labels", "one-copy", "lock-balance", "pages")
     return [
         Relational(
@@ -150,7 +192,7 @@ def eviction() -> list[Relational]:
             _variants(move, name),
         )
         for name, between in STEPS.items()
-        for move in (SPLIT, DROP, REMOVE, MERGE)
+        for move in RESPECTED_BY[name]
     ]
 
 
@@ -158,7 +200,7 @@ def composition() -> list[Relational]:
     """What holds of every move holds of every sequence of them, so of whole transitions."""
     return [
         Relational(
-            f"{name} composes over the moves of an eviction",
+            f"{name} composes over the moves of {whole}",
             name,
             {},
             {
@@ -166,12 +208,13 @@ def composition() -> list[Relational]:
                 "it holds of the next move": _holds(between, "middle", "after"),
             },
             _holds(between, "before", "after"),
-            exercised=_loses_kv,
+            exercised=exercised,
         )
-        for name, between in (
-            ("no-in-use-eviction", spares_what_is_in_use),
-            ("no-shared-eviction", spares_what_is_shared),
-            ("history-intact", adds_nothing),
+        for name, between, exercised, whole in (
+            ("no-in-use-eviction", spares_what_is_in_use, _loses_kv, "an eviction"),
+            ("no-shared-eviction", spares_what_is_shared, _loses_kv, "an eviction"),
+            ("history-intact", adds_nothing, _loses_kv, "an eviction"),
+            ("moves-do-not-evict", keeps_what_is_resident, _moves_kv, "a transfer"),
         )
     ]
 
@@ -185,4 +228,6 @@ def trees() -> list[Relational]:
         *composition(),
         *holes(),
         *progress(),
+        *placement(),
+        *tiers(),
     ]

@@ -6,6 +6,7 @@ from typing import Final
 
 from penelope_spec.eviction_moves import DROP, MERGE, REMOVE, SPLIT
 from penelope_spec.relations import Move
+from penelope_spec.tier_moves import ABANDON, ARRIVE, DEPART, HOIST, RESET
 from penelope_spec.use_moves import EXTEND, FILL, GROW, LOCK, PLANT, STAMP, UNDERTAKE, UNLOCK
 
 MOVES: Final = (
@@ -21,20 +22,30 @@ MOVES: Final = (
     GROW,
     PLANT,
     STAMP,
+    DEPART,
+    ARRIVE,
+    ABANDON,
+    HOIST,
 )
 
-_EVICTION: Final = (SPLIT, DROP, REMOVE, MERGE)
+_EVICTION: Final = (SPLIT, DROP, REMOVE, MERGE, HOIST)
 MOVES_OF: Final[dict[str, tuple[Move, ...]]] = {
     "match": (),
     "plan": (),
-    "touch": (SPLIT, STAMP, MERGE),
+    "touch": (SPLIT, STAMP, HOIST, MERGE),
     "insert": (PLANT, SPLIT, FILL, GROW, STAMP, MERGE),
-    "checkpoint": (SPLIT, FILL, GROW, STAMP, EXTEND, MERGE),
+    "checkpoint": (SPLIT, FILL, GROW, STAMP, HOIST, EXTEND, MERGE),
     "acquire": (PLANT, SPLIT, LOCK),
     "release": (UNLOCK, REMOVE, MERGE),
-    "admit": (PLANT, SPLIT, STAMP, LOCK, UNDERTAKE, DROP, REMOVE, MERGE),
+    "admit": (PLANT, SPLIT, STAMP, HOIST, LOCK, UNDERTAKE, DROP, REMOVE, MERGE),
     "reserve": _EVICTION,
     "refill": (SPLIT, FILL, MERGE),
     "evict": _EVICTION,
+    "reset": (RESET,),
+    "begin": (SPLIT, DEPART),
+    "end": (ARRIVE, HOIST, MERGE),
+    "fail": (ABANDON, MERGE),
+    "settle": (),
+    "forgo": (),
 }
-"""Every accepted transition is a sequence of these moves; `reset` starts from the empty state."""
+"""Every accepted transition is a sequence of these moves."""

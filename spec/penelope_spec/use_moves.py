@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penelope_spec.formulas import hole
+from penelope_spec.formulas import hole, is_move, moved, none_leaving_above
 from penelope_spec.logic import CELL, NODE, RECEIPT, Truth
 from penelope_spec.relations import Move, Setting, Variant, becomes, gone, unchanged
 
@@ -18,6 +18,7 @@ LOCK: Final = Move(
         "r is new": lambda w: w.logic.forall(
             (NODE,), lambda m: w.logic.no(w.before.lease(w["r"], m))
         ),
+        "nothing on the path is leaving": lambda w: none_leaving_above(w.logic, w.before, w["n"]),
     },
     {
         "lease": becomes(
@@ -46,7 +47,8 @@ LOCK: Final = Move(
                     ),
                 )
             },
-        )
+        ),
+        "lock what is leaving": Variant(("in-flight",), {"nothing on the path is leaving": None}),
     },
 )
 
@@ -55,7 +57,9 @@ EXTEND: Final = Move(
     {"r": RECEIPT, "h": NODE, "n": NODE},
     {
         "r is live": lambda w: w.before.lease(w["r"], w["h"]),
+        "r is no move": lambda w: w.logic.no(is_move(w.logic, w.before, w["r"])),
         "n continues the locked path": lambda w: w.before.above(w["h"], w["n"]),
+        "nothing on the path is leaving": lambda w: none_leaving_above(w.logic, w.before, w["n"]),
     },
     {
         "lease": becomes(
@@ -77,7 +81,10 @@ EXTEND: Final = Move(
 UNLOCK: Final = Move(
     "unlock",
     {"r": RECEIPT, "n": NODE},
-    {"r is live": lambda w: w.before.lease(w["r"], w["n"])},
+    {
+        "r is live": lambda w: w.before.lease(w["r"], w["n"]),
+        "r is no move": lambda w: w.logic.no(is_move(w.logic, w.before, w["r"])),
+    },
     {
         "lease": becomes(
             "lease", lambda w, q, m: w.logic.both(w.before.lease(q, m), w.logic.differ(q, w["r"]))
@@ -106,6 +113,7 @@ UNDERTAKE: Final = Move(
     {"r": RECEIPT, "n": NODE},
     {
         "n is a hole": lambda w: hole(w.logic, w.before, w["n"]),
+        "r is no move": lambda w: w.logic.no(is_move(w.logic, w.before, w["r"])),
         "r covers n": lambda w: w.before.covers(w["r"], w["n"]),
         "nobody refills n": lambda w: w.logic.forall(
             (RECEIPT,), lambda q: w.logic.no(w.before.filler(q, w["n"]))
@@ -124,19 +132,30 @@ UNDERTAKE: Final = Move(
 )
 
 
-# KV that comes
+# KV that comes: a hole is filled, or a host copy makes way
 
 FILL: Final = Move(
     "fill",
     {"n": NODE},
-    {"n is a hole": lambda w: hole(w.logic, w.before, w["n"])},
+    {
+        "n has a span": lambda w: w.logic.both(
+            w.before.tree(w["n"]), w.logic.no(w.before.root(w["n"]))
+        ),
+        "n has no KV on the device": lambda w: w.logic.no(w.before.device(w["n"])),
+        "n is not moved": lambda w: w.logic.no(moved(w.logic, w.before, w["n"])),
+    },
     {
         "device": becomes(
             "device", lambda w, x: w.logic.either(w.before.device(x), w.logic.same(x, w["n"]))
         ),
+        "host": gone("host", "n"),
         "filler": gone("filler", "n"),
     },
-    {"fill stays in flight": Variant(("in-flight",), {"filler": unchanged("filler")})},
+    {
+        "fill stays in flight": Variant(("in-flight",), {"filler": unchanged("filler")}),
+        "fill keeps the host copy": Variant(("one-copy",), {"host": unchanged("host")}),
+        "fill meets a move": Variant(("in-flight",), {"n is not moved": None}),
+    },
 )
 
 

@@ -90,7 +90,7 @@ def walk_back() -> list[Relational]:
         _walk(
             "the walk back returns no hole and no root",
             "lemma",
-            lambda w: w.before.device(w["n"]),
+            lambda w: w.before.kv(w["n"]),
             "hole",
             (*tree, "no hole dangles before"),
         ),
@@ -130,7 +130,7 @@ def walk_back() -> list[Relational]:
                 (NODE,),
                 lambda m: w.logic.implies(
                     w.logic.both(w.before.above(w["n"], m), w.before.above(m, w["l"])),
-                    w.logic.both(w.before.device(m), in_private_span(w, m, w["l"])),
+                    w.logic.both(w.before.kv(m), in_private_span(w, m, w["l"])),
                 ),
             ),
             "hole",

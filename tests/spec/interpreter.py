@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penelope.policy import (
     Adopt,
+    Copy,
     Effect,
     Free,
     Merge,
@@ -21,10 +22,11 @@ from penelope.policy import (
     Split,
     State,
 )
-from penelope_spec.abstraction import Drawn, Picture, cells_of, picture
+from penelope_spec.abstraction import Drawn, Picture, cells_of, move_name, picture
 from penelope_spec.eviction_moves import DROP, MERGE, REMOVE, SPLIT
 from penelope_spec.logic import Element
 from penelope_spec.relations import Move
+from penelope_spec.tier_moves import ABANDON, ARRIVE, DEPART, HOIST, RESET
 from penelope_spec.use_moves import EXTEND, FILL, GROW, LOCK, PLANT, STAMP, UNDERTAKE, UNLOCK
 from tests.spec.worlds import Done
 
@@ -54,6 +56,13 @@ class Interpreter:
                 self._plant(root)
         if transition == "release":
             self._unlock()
+            self._follow(effects)
+        elif transition == "reset":
+            self._do(RESET, lambda now: now.clear())
+        elif transition == "begin":
+            self._follow(effects)
+        elif transition in ("end", "fail"):
+            self._end_of_move(transition == "end")
             self._follow(effects)
         elif transition in ("touch", "acquire", "admit"):
             rest = self._reach(effects)
@@ -112,6 +121,55 @@ class Interpreter:
             now.nodes[node].stamp = tick
 
         self._do(STAMP, change, n=node)
+
+        self._hoist(node)
+
+    def _hoist(self, node: NodeId) -> None:
+        """What leads to no device KV any more passes its stamp up, where there is a host tier."""
+        at = node
+        while self.done.before.config.host_capacity and not self.now.leads_to_device(at):
+            above = self.now.nodes[at].parent
+            if above is None or self.now.nodes[above].is_root:
+                return
+            if self.now.nodes[above].stamp < self.now.nodes[at].stamp:
+                self._take_stamp(above, at)
+            at = above
+
+    def _take_stamp(self, taker: NodeId, giver: NodeId) -> None:
+        def change(now: Picture) -> None:
+            now.nodes[taker].stamp = now.nodes[giver].stamp
+
+        self._do(HOIST, change, p=taker, n=giver)
+
+    def _depart(self, effect: Copy) -> None:
+        name = move_name(effect.move)
+
+        def change(now: Picture) -> None:
+            now.leases[name] = effect.node
+            now.nodes[effect.node].mover = name
+            for at in now.path(effect.node):
+                now.nodes[at].covers.add(name)
+
+        self._do(DEPART, change, m=name, n=effect.node)
+
+    def _end_of_move(self, arrives: bool) -> None:
+        number = self.done.facts["move"]
+        name, end = move_name(number), self.done.before.moves[number].node
+        carried = [n for n in self.now.path(end)[::-1] if self.now.nodes[n].mover == name]
+
+        def change(now: Picture) -> None:
+            del now.leases[name]
+            for at in now.path(end):
+                now.nodes[at].covers.discard(name)
+            for at in carried:
+                drawn = now.nodes[at]
+                drawn.mover = None
+                if arrives:
+                    drawn.device, drawn.host = drawn.host, drawn.device
+
+        self._do(ARRIVE if arrives else ABANDON, change, m=name, n=end)
+        for node in carried if arrives else ():
+            self._hoist(node)
 
     def _lock(self, receipt: Element, node: NodeId) -> None:
         def change(now: Picture) -> None:
@@ -175,7 +233,10 @@ class Interpreter:
             if isinstance(effect, Split):
                 self._split(effect)
             elif isinstance(effect, Free):
-                self._drop(effect.node)
+                if not self._gives_way(effect, effects):
+                    self._drop(effect.node)
+            elif isinstance(effect, Copy):
+                self._depart(effect)
             elif isinstance(effect, Remove):
                 self._remove(effect.node)
             elif isinstance(effect, Merge):
@@ -190,7 +251,14 @@ class Interpreter:
             lower = now.nodes[effect.node]
             head = tuple(cell for cell in lower.cells if len(cell[1]) <= effect.at * width)
             now.nodes[effect.upper] = Drawn(
-                lower.parent, head, lower.device, lower.stamp, set(lower.covers), lower.filler
+                lower.parent,
+                head,
+                lower.device,
+                lower.stamp,
+                lower.host,
+                set(lower.covers),
+                lower.filler,
+                lower.mover,
             )
             lower.parent, lower.cells = effect.upper, lower.cells[len(head) :]
 
@@ -201,10 +269,19 @@ class Interpreter:
         while below := self.now.below(leaf):
             leaf = below[0]
 
+        was_on_device = self.now.nodes[node].device
+
         def change(now: Picture) -> None:
-            now.nodes[node].device = False
+            now.nodes[node].device = now.nodes[node].host = False
 
         self._do(DROP, change, n=node, l=leaf)
+        if was_on_device:
+            self._hoist(node)
+
+    def _gives_way(self, effect: Free, effects: tuple[Effect, ...]) -> bool:
+        """A host copy that is freed for the device copy that is adopted next: a `fill`."""
+        following = effects[effects.index(effect) + 1 :][:1]
+        return any(isinstance(fx, Adopt) and fx.node == effect.node for fx in following)
 
     def _remove(self, node: NodeId) -> None:
         above = self.now.nodes[node].parent
@@ -239,6 +316,7 @@ class Interpreter:
 
             def fill(now: Picture) -> None:
                 now.nodes[effect.node].device = True
+                now.nodes[effect.node].host = False
                 now.nodes[effect.node].filler = None
 
             self._do(FILL, fill, n=effect.node)

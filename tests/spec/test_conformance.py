@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -30,15 +31,17 @@ from penelope_spec.theorems import STEPS
 from penelope_spec.transitions import MOVES, MOVES_OF
 from penelope_spec.walk import in_private_span
 from tests.spec.interpreter import Interpreter, Made, differences
+from tests.spec.tiered import Tiered, tiered_configs
 from tests.spec.worlds import Done, World, configs
 
 CONFIGS = list(configs())
+TIERED = list(tiered_configs())
 
 
 def accepted(config: Config, seed: int, steps: int = 60) -> list[Done]:
-    """Steps of a random run that the core accepted; `reset` is not made of moves."""
-    run = World(config, seed).run(steps)
-    return [done for done in run if done.refused is None and done.transition != "reset"]
+    """Steps of a random run that the core accepted."""
+    world = Tiered(config, seed) if config.host_capacity else World(config, seed)
+    return [done for done in world.run(steps) if done.refused is None]
 
 
 def violated(made: Made) -> list[str]:
@@ -51,10 +54,10 @@ def violated(made: Made) -> list[str]:
     return evaluate(claims, world, made.constants)
 
 
-@pytest.mark.parametrize("index", range(len(CONFIGS)))
+@pytest.mark.parametrize("index", range(len(CONFIGS) + len(TIERED)))
 def test_every_step_is_a_sequence_of_the_moves(index: int) -> None:
     """Guards held when the core moved, and each move did what its relation says, no more."""
-    for done in accepted(CONFIGS[index], seed=index):
+    for done in accepted([*CONFIGS, *TIERED][index], seed=index):
         interpreter = Interpreter(done)
         made = interpreter.interpret()
         assert differences(interpreter.now, done.after) == []
@@ -66,18 +69,18 @@ def test_every_step_is_a_sequence_of_the_moves(index: int) -> None:
 def test_every_move_of_every_transition_happens() -> None:
     """Otherwise the test above could be about nothing."""
     seen: Counter[tuple[str, str]] = Counter()
-    for seed in range(8):
-        for config in CONFIGS:
-            for done in accepted(config, seed):
-                for made in Interpreter(done).interpret():
-                    seen[done.transition, made.move.name] += 1
+    worlds = [*product(CONFIGS, range(8), [60]), *product(TIERED, range(14), [100])]
+    for config, seed, steps in worlds:
+        for done in accepted(config, seed, steps):
+            for made in Interpreter(done).interpret():
+                seen[done.transition, made.move.name] += 1
     expected = {(name, move.name) for name, moves in MOVES_OF.items() for move in moves}
     assert seen.keys() == expected
-    assert {name for _, name in seen} == {move.name for move in MOVES}
+    assert {name for _, name in seen} == {move.name for move in MOVES} | {"reset"}
 
 
 def test_every_transition_has_its_moves() -> None:
-    assert set(MOVES_OF) | {"reset", *TIER_MOVES} == set(TRANSITIONS)
+    assert set(MOVES_OF) == set(TRANSITIONS)
 
 
 def small(picture_: Picture) -> bool:
@@ -127,7 +130,7 @@ def test_what_the_proofs_assume_holds_of_real_states() -> None:
     assumed: dict[str, Formula] = {"order": order, "parting": parting, "locks cover": locks_cover}
     assumed |= {name: formula for name, (_, formula, _) in KEPT.items() if name != "labels"}
     for seed in range(3):
-        for config in CONFIGS[::3]:
+        for config in (*CONFIGS[::3], *TIERED[::3]):
             for done in accepted(config, seed)[::6]:
                 world = finite({"before": picture(done.after)})
                 s = View(world, "before")
@@ -149,7 +152,7 @@ def test_pruning_removes_what_the_theorem_says() -> None:
     """All `remove` moves in a row are one `prune`, whose definition says when to stop."""
     count = 0
     for seed in range(3):
-        for config in CONFIGS:
+        for config in (*CONFIGS, *TIERED):
             for done in accepted(config, seed):
                 if done.transition not in ("evict", "admit", "reserve", "release"):
                     continue
@@ -158,7 +161,7 @@ def test_pruning_removes_what_the_theorem_says() -> None:
                     dead = frozenset((node,) for node in gone)
                     world = finite({"before": first.before, "after": last.after}, dead=dead)
                     start = first.constants["n"]
-                    names = ("tree", "root", "above", "device", "covers")
+                    names = ("tree", "root", "above", "device", "host", "covers")
                     claims = {**PRUNE.guards, **{name: PRUNE.effect(name) for name in names}}
                     assert evaluate(claims, world, {"l": start}) == []
                     count += 1

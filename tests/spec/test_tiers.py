@@ -53,7 +53,6 @@ from penelope_spec import (
 from tests.spec.test_states import CORRUPTIONS, changed, counted, find, names
 from tests.spec.test_steps import BROKEN, Step, lose
 from tests.spec.tiered import Tiered, tiered_configs
-from tests.spec.worlds import Done
 
 SHARED = list(range(4))
 LEFT, RIGHT, OTHER = SHARED + [10] * 8, SHARED + [20] * 4, [5] * 6
@@ -392,7 +391,6 @@ def test_until_a_move_ends_its_span_has_slots_in_both_tiers() -> None:
 CONFIGS = list(tiered_configs())
 
 
-@pytest.mark.xfail(strict=True, reason="the plan counts free units that are promised to others")
 def test_what_fits_beside_promises_is_admitted() -> None:
     """T1: what the request allocates is at most what is available, and that is all it takes."""
     state = settled()
@@ -402,16 +400,11 @@ def test_what_fits_beside_promises_is_admitted() -> None:
     assert plan(state, pack([40])).admissible
 
 
-def fits_beside_promises(done: Done) -> bool:
-    """A refusal that is known to be wrong: see `test_what_fits_beside_promises_is_admitted`."""
-    return done.transition == "admit" and done.facts["plan"].available < 0
-
-
 def test_the_predicates_are_silent_on_runs_of_the_core() -> None:
     """Every transition, with moves in flight around it; the swap buffer is used."""
     seen: Counter[tuple[str, bool]] = Counter()
     staged = promised = around = 0
-    for seed in range(5):
+    for seed in range(8):
         for config in CONFIGS:
             trace = Trace()
             for done in Tiered(config, seed).run(120):
@@ -424,8 +417,8 @@ def test_the_predicates_are_silent_on_runs_of_the_core() -> None:
                     staged += done.after.staged > 0
                     promised += trace.promised and done.after.totals.hole > 0
                     around += bool(done.before.moves and done.facts.get("freed"))
-                elif not fits_beside_promises(done):
+                else:
                     found = check_refused(done.before, done.transition, done.refused, **done.facts)
                     assert found == []
     assert {name for name, fine in seen if fine} == set(TRANSITIONS) - {"match", "plan"}
-    assert min(staged, promised, around) > 50, (staged, promised, around)
+    assert min(staged, promised, around) > 30, (staged, promised, around)

@@ -17,7 +17,6 @@ from penelope.policy import (
     Position,
     Refused,
     Residency,
-    State,
     Transfer,
     begin,
     end,
@@ -36,8 +35,19 @@ class Tiered(World):
 
     def _more(self) -> list[Action]:
         moving: list[Action] = [self._transfer] * 8 + [self._end] * 7 + [self._settle] * 3
-        rare = [self._fail, self._forgo, self._demote, self._late]
-        return [*moving, *rare, *[self._recall] * 3, *[self._fill] * 2]
+        rare = [self._fail, self._forgo, self._forgo, self._demote, self._late, self._stop]
+        return [*moving, *rare, *[self._recall] * 3, *[self._fill] * 2, *[self._reserve] * 6]
+
+    def _stop(self) -> Iterator[Done]:
+        """Everybody goes, and the cache forgets."""
+        if self.random.random() < 0.2:
+            while self.running:
+                yield from self._finish()
+            while self.locks:
+                yield from self._unlock()
+            while self.state.moves:
+                yield from self._end()
+            yield from self._reset()
 
     def _recall(self) -> Iterator[Done]:
         """A history that lies on the host, in part or wholly, comes back."""
@@ -115,26 +125,14 @@ class Tiered(World):
                 yield self._did(done.state, "settle", done.effects, receipt=receipt)
 
     def _forgo(self) -> Iterator[Done]:
+        """Giving up, and going on all the same, with what it matched still on the host."""
         waiting = self._waiting()
         if waiting:
-            receipt = self.random.choice(waiting).receipt
-            done = forgo(self.state, receipt)
-            if not self._permitted(done.state):
-                return
-            yield self._did(done.state, "forgo", done.effects, receipt=receipt)
-
-    def _permitted(self, after: State) -> bool:
-        """Nobody takes, without a reservation, what others were promised.
-
-        Nor does anybody lock on the host, to no purpose, more than the host keeps (T1).
-        """
-        totals, config = after.totals, self.config
-        kept = config.host_resident + totals.promote + totals.inbound
-        return (
-            after.logical_used <= config.logical_capacity
-            and after.available >= 0
-            and totals.locked_host <= kept
-        )
+            one = self.random.choice(waiting)
+            done = forgo(self.state, one.receipt)
+            yield self._did(done.state, "forgo", done.effects, receipt=one.receipt)
+            if self.random.random() < 0.5:
+                yield from self._offer(one, one.plan.match.end)
 
 
 def tiered_configs() -> Iterator[Config]:

@@ -127,20 +127,13 @@ class World:
         short = self._over(units)
         if short > 0:
             yield from self._evict(short)
-        if self._over(units) > 0 and self.config.host_capacity:
-            return
         try:
             done = insert(self.state, key, namespace)
         except Refused as error:
             yield self._not("insert", error)
-            return
-        if self._permitted(done.state):
+        else:
             step = self._did(done.state, "insert", done.effects)
             yield self._offered(step, key, namespace)
-
-    def _permitted(self, after: State) -> bool:
-        """Whether a step that asked for no room may be taken: see `Tiered`."""
-        return True
 
     def _over(self, units: int) -> int:
         """By how much the tiers together are too small for further `units`."""
@@ -213,8 +206,6 @@ class World:
         except Refused as error:
             yield self._not("refill", error)
             return
-        if not self._permitted(done.state):
-            return
         self.running[index] = one._replace(todo=rest)
         facts = {"receipt": one.receipt, "start": start}
         yield self._did(done.state, "refill", done.effects, **facts)
@@ -225,13 +216,16 @@ class World:
             return
         one = self.random.choice(ready)
         length = self.random.randrange(one.plan.match.end, one.plan.match.length + 1)
+        yield from self._offer(one, length)
+
+    def _offer(self, one: Running, length: int) -> Iterator[Done]:
+        """What a running request has computed so far."""
         key = Key(one.plan.match.key[: length * self.config.unit_bytes])
         try:
             done = checkpoint(self.state, one.receipt, key)
         except Refused as error:
             yield self._not("checkpoint", error)
-            return
-        if self._permitted(done.state):
+        else:
             step = self._did(done.state, "checkpoint", done.effects, receipt=one.receipt)
             yield self._offered(step, key, one.plan.match.namespace)
 
@@ -256,8 +250,6 @@ class World:
             done = acquire(self.state, matched)
         except Refused as error:
             yield self._not("acquire", error, match=matched)
-            return
-        if not self._permitted(done.state):
             return
         self.locks.append(done.receipt)
         yield self._did(done.state, "acquire", done.effects, match=matched)
@@ -285,7 +277,7 @@ class World:
         if not self.running:
             return
         one = self.random.choice(self.running)
-        units = self.random.randrange(4)
+        units = self.random.choice((self.random.randrange(4), max(0, self.state.available)))
         try:
             done = reserve(self.state, one.receipt, units)
         except Refused as error:
