@@ -13,7 +13,6 @@ from penelope.policy import UNIT_BYTES
 from penelope.runtime.traces import Session, Trace, Turn
 from penelope.sglang_adapter.random_model import VOCABULARY
 
-
 LONGEST_THINK_S = 60.0
 """Users who leave for hours would make the benchmark wait, not the cache."""
 

@@ -82,8 +82,9 @@ def refilling_first(
     _result: None, policy: Any, waiting_queue: list[Req], *_: Any, **__: Any
 ) -> None:
     """AFTER `SchedulePolicy.calc_priority`."""
-    if isinstance(policy.tree_cache, PenelopeCache):
-        policy.tree_cache.refilling.move_to_front(waiting_queue)
+    cache = policy.tree_cache
+    if isinstance(cache, PenelopeCache):
+        cache.refilling.move_to_front(waiting_queue, cache)
 
 
 def uncount_phantoms(stats: Any, _cls: type, adder: Any, *_: Any, **__: Any) -> None:

@@ -78,11 +78,12 @@ class Refilling:
         if self.req is not None and self.req.cache_request_handle == handle:
             self.drop(cache)
 
-    def move_to_front(self, waiting: list[Req]) -> None:
-        """Reorder the waiting queue in place."""
-        if self.req is None or not waiting or waiting[0] is self.req:
+    def move_to_front(self, waiting: list[Req], cache: Locks) -> None:
+        """Reorder the waiting queue in place; a request that has left it holds nothing up."""
+        if self.req is None:
             return
         for index, req in enumerate(waiting):
             if req is self.req:
                 waiting.insert(0, waiting.pop(index))
                 return
+        self.drop(cache)

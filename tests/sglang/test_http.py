@@ -112,7 +112,9 @@ def test_a_chat_of_many_turns(server: Path, port: int) -> None:
         cached = []
         for turn in range(5):
             for index, messages in enumerate(chats):
-                messages.append({"role": "user", "content": f"Turn {turn} of {index}: " + "x" * 120})
+                messages.append(
+                    {"role": "user", "content": f"Turn {turn} of {index}: " + "x" * 120}
+                )
                 answer = client.chat.completions.create(
                     model="tiny", messages=messages, temperature=0, max_tokens=6
                 )

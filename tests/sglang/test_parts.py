@@ -124,7 +124,7 @@ def test_only_one_request_refills_over_several_steps() -> None:
     refilling.settle(cache)
     assert locks == ["path"]
     queue = [other, first]
-    refilling.move_to_front(queue)
+    refilling.move_to_front(queue, cache)
     assert queue == [first, other]
     refilling.yield_memory(cache)
     assert locks == []
@@ -132,6 +132,10 @@ def test_only_one_request_refills_over_several_steps() -> None:
     refilling.drop_if(2, cache)
     assert not refilling.may_begin(other)
     refilling.drop_if(1, cache)
+    assert refilling.may_begin(other)
+    refilling.hold(first, cache.lock("path"), [(0, 16)], cache)
+    refilling.move_to_front([other], cache)
+    assert locks == [], "a request that is gone holds no lock"
     assert refilling.may_begin(other)
 
 
