@@ -223,6 +223,12 @@ def negation(part: Truth) -> Truth:
     return z3.Not(part)
 
 
+def true_of(claim: Truth, numbers: Mapping[str, int]) -> bool:
+    """Whether a claim about integers is true of these, by name."""
+    given = [(z3.Int(name), z3.IntVal(value)) for name, value in numbers.items()]
+    return bool(z3.is_true(z3.simplify(z3.substitute(claim, *given))))
+
+
 def values(model: Truth) -> dict[str, str]:
     """The assignment of a model of numbers, by name."""
     return {str(symbol): str(model[symbol]) for symbol in sorted(model.decls(), key=str)}

@@ -26,10 +26,7 @@ from penelope.policy import (
     plan,
     touch,
 )
-from penelope_spec import INVARIANTS, check_slots, check_state
-from penelope_spec.abstraction import finite, picture
-from penelope_spec.logic import View
-from tests.spec.worlds import World, configs
+from penelope_spec import check_slots, check_state
 
 SHARED = list(range(8))
 FIRST, SECOND, OTHER = SHARED + [10] * 8, SHARED + [20] * 8, [5] * 6
@@ -270,60 +267,6 @@ def test_a_long_chain_is_checked_without_recursion() -> None:
         state = insert(state, pack(units)).state
     assert len(state.nodes) == 1_101
     assert check_state(state) == []
-
-
-# Formulas and predicates agree
-
-
-def _agree(name: str) -> list[tuple[bool, list[str]]]:
-    """What the formula and the predicate say of good, random and corrupted states."""
-    formula, predicate = INVARIANTS[name].formula, INVARIANTS[name].on_state
-    assert formula is not None
-    assert predicate is not None
-    verdicts = []
-    for state in [good(), *(corrupt(good()) for corrupt in CORRUPTIONS), *_random_states()]:
-        world = finite({"before": picture(state)})
-        verdicts.append((formula(world, View(world, "before")), predicate(state)))
-    assert {holds for holds, _ in verdicts} == {True, False}, "one side only is no agreement"
-    return verdicts
-
-
-@pytest.mark.parametrize("name", ["lock-balance", "in-flight", "no-dangling-hole"])
-def test_formula_and_predicate_agree(name: str) -> None:
-    for holds, wrong in _agree(name):
-        assert holds == (wrong == []), wrong
-
-
-def test_where_a_formula_of_the_shape_fails_a_predicate_fails() -> None:
-    """The predicates also check how a state is stored: edges and keys, which no relation has."""
-    shapes = zip(_agree("well-formed"), _agree("one-copy"), strict=True)
-    for (well_formed, misshapen), (one_copy, doubled) in shapes:
-        assert one_copy or doubled
-        assert well_formed or misshapen or doubled
-
-
-def test_where_stamps_are_on_one_path_no_victims_share_one() -> None:
-    """The formula of `victim-order` is what moves keep; unique stamps of victims follow from it."""
-    for holds, wrong in _agree("victim-order"):
-        assert not (holds and any("share stamp" in text for text in wrong))
-    state = good()
-    world = finite({"before": picture(state)})
-    formula = INVARIANTS["victim-order"].formula
-    assert formula is not None
-    assert formula(world, View(world, "before"))
-
-
-def test_every_formula_is_compared_with_its_predicate() -> None:
-    compared = {"lock-balance", "in-flight", "no-dangling-hole", "well-formed", "one-copy"}
-    assert {i.name for i in INVARIANTS.values() if i.formula} == compared | {"victim-order"}
-
-
-def _random_states() -> list[State]:
-    states: list[State] = []
-    for seed, config in enumerate(list(configs())[:8]):
-        world = World(config, seed)
-        states += [done.after for done in world.run(25) if len(done.after.nodes) < 7]
-    return states[:: max(1, len(states) // 15)]
 
 
 # Slots: one-copy where it is about memory
