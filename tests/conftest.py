@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Their assertions are most of the tests: show what they compared.
-pytest.register_assert_rewrite("tests.property.twin", "tests.property.ledger", "tests.property.tiers")
+pytest.register_assert_rewrite(*(f"tests.property.{name}" for name in ("twin", "ledger", "tiers")))
 
 # Deadlines off: the machines that run this are shared, and a slow example is not a wrong one.
 _COMMON = settings(
