@@ -1,12 +1,13 @@
 """Make everything that the documents say about recorded sessions, or only write it down again.
 
     python docs/results/make.py weka-500.jsonl.gz    # replay (some ten minutes), then as below
+    python docs/results/make.py --tiers weka-500.jsonl.gz    # with a host (half an hour), ditto
     python docs/results/make.py --demo               # the demo (half a minute), then as below
     python docs/results/make.py                      # the tables, from the files
 
-The results go to `weka-500.json`, `weka-500.png` and `demo.txt` beside this file, and from there
-to what stands between `<!-- table NAME -->` and `<!-- end -->` in the documents named below.
-Tests compare the documents with the files, and `demo.txt` with the demo.
+The results go to `weka-500.json`, `weka-500-tiers.json`, `weka-500.png` and `demo.txt` beside this
+file, and from there to what stands between `<!-- table NAME -->` and `<!-- end -->` in the
+documents named below.  Tests compare the documents with the files, and `demo.txt` with the demo.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import geometric_mean
@@ -27,6 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 RESULTS = HERE / "weka-500.json"
+TIER_RESULTS = HERE / "weka-500-tiers.json"
 PICTURE = HERE / "weka-500.png"
 DEMO = HERE / "demo.txt"
 DOCUMENTS = (
@@ -36,9 +38,19 @@ DOCUMENTS = (
 )
 
 POLICIES = ("sglang-lru", "tail-block", "leaf-head-block", "private-head-node", "penelope")
+TIER_POLICIES = (
+    "sglang-hicache",
+    "sglang-hicache-device-lpm",
+    "sglang-hicache-block",
+    "sglang-hicache-write-back",
+    "sglang-hicache-write-back-block",
+    "independent-tiers",
+    "tail-block",
+    "penelope",
+)
 COMMON = (
     "--format auto --sessions 24 --replicates 15 --max-context 131072 --shared-prefix all:15616 "
-    f"--model qwen3-8b --policy {','.join(POLICIES)}"
+    "--model qwen3-8b"
 )
 DEVICE = 262_144
 RUNS = {
@@ -51,21 +63,31 @@ RUNS = {
     "ample-8": "--scheduler lpm --concurrency 8 --device-tokens 4194304",
 }
 PICTURED = "lpm-8"
+TIER_RUNS = {
+    f"host-{host}": f"--scheduler lpm --concurrency 12 --device-tokens {DEVICE} "
+    f"--host-tokens {tokens} --swap-tokens 1024 --host-gbps 50 --transfers overlapped"
+    for host, tokens in (("half", DEVICE // 2), ("equal", DEVICE), ("four", 4 * DEVICE))
+}
+HOSTS = {"host-half": "half the device", "host-equal": "as large", "host-four": "four times"}
 
 Run = dict[str, Any]
 
 
 def command(name: str, trace: str) -> list[str]:
     """The arguments of `penelope` for one run."""
-    return ["replay", "--trace", trace, *COMMON.split(), *RUNS[name].split()]
+    policies, options = (
+        (TIER_POLICIES, TIER_RUNS[name]) if name in TIER_RUNS else (POLICIES, RUNS[name])
+    )
+    common = [*COMMON.split(), "--policy", ",".join(policies)]
+    return ["replay", "--trace", trace, *common, *options.split()]
 
 
-def replay(trace: Path) -> None:
-    """Run everything and keep what the documents use of it."""
+def replay(trace: Path, names: Iterable[str], results: Path) -> None:
+    """Run these, and keep what the documents use of it."""
     runs = {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        for name in RUNS:
+        for name in names:
             arguments = command(name, trace.name)
             sys.stdout.write(f"penelope {' '.join(arguments)}\n")
             sys.stdout.flush()
@@ -86,7 +108,7 @@ def replay(trace: Path) -> None:
         },
         "runs": runs,
     }
-    RESULTS.write_text(
+    results.write_text(
         re.sub(r"\n {6,}|\n {5}(?=[\]}])", " ", json.dumps(document, indent=1)) + "\n"
     )
 
@@ -126,7 +148,7 @@ def _kept(result: Run, line: str) -> Run:
                 metric: [_short(group[name][metric]) for group in groups]
                 for metric in ("ttft_mean_s", "ttft_p50_s", "recomputed_units")
             }
-            for name in POLICIES
+            for name in result["policies"]
         },
     }
 
@@ -254,6 +276,78 @@ def commands(runs: dict[str, Run]) -> str:
     return "\n".join(["```", *(run["command"] for run in runs.values()), "```"])
 
 
+def tier_runs() -> dict[str, Run]:
+    found: dict[str, Run] = json.loads(TIER_RESULTS.read_text())["runs"]
+    return found
+
+
+def tiers_headline(runs: dict[str, Run]) -> str:
+    del runs
+    header = (
+        "host | mean TTFT, s: write-through → `penelope` | against write-through "
+        "| against write-back by blocks | against `independent-tiers`"
+    )
+
+    def row(name: str, run: Run) -> list[str]:
+        mean = [run["policies"][p]["ttft_mean_s"] for p in (TIER_POLICIES[0], "penelope")]
+        against = (TIER_POLICIES[0], "sglang-hicache-write-back-block", "independent-tiers")
+        first, *others = (percent(run, "ttft_mean_s", "penelope", p) for p in against)
+        return [HOSTS[name], f"{mean[0]:.2f} → {mean[1]:.2f}", f"**{first}**", *others]
+
+    return table(header, (row(*item) for item in tier_runs().items()))
+
+
+def tiers_by_policy(metric: str) -> Callable[[dict[str, Run]], str]:
+    def made(runs: dict[str, Run]) -> str:
+        del runs
+        found = tier_runs()
+        header = "policy | " + " | ".join(HOSTS[name] for name in found)
+        rows = (
+            [f"`{policy}`", *(percent(r, metric, policy, TIER_POLICIES[0]) for r in found.values())]
+            for policy in TIER_POLICIES[1:]
+        )
+        return table(header, rows)
+
+    return made
+
+
+def tiers_absolute(runs: dict[str, Run]) -> str:
+    del runs
+    header = (
+        "host, policy | mean | median | p99 TTFT, s | hits: device | host "
+        "| recomputed, 10¹² units | promoted | demoted, 10⁶ tokens | through the buffer | nodes"
+    )
+
+    def row(name: str, policy: str, s: Run) -> list[str]:
+        prompts = s["device_hit_tokens"] + s["host_hit_tokens"] + s["computed_tokens"]
+        core = policy in {"tail-block", "penelope"}
+        return [
+            f"{HOSTS[name]}, `{policy}`",
+            f"{s['ttft_mean_s']:.2f}",
+            f"{s['ttft_p50_s']:.2f}",
+            f"{s['ttft_p99_s']:.1f}",
+            f"{100 * s['device_hit_tokens'] / prompts:.1f} %",
+            f"{100 * s['host_hit_tokens'] / prompts:.1f} %",
+            f"{s['recomputed_units'] / 1e12:.2f}",
+            f"{s['promoted_tokens'] / 1e6:.0f}",
+            f"{s['demoted_tokens'] / 1e6:.0f}",
+            f"{100 * s['swapped_share']:.0f} %" if core else "–",
+            f"{s['nodes_max']:,}",
+        ]
+
+    rows = (
+        row(name, policy, s)
+        for name, run in tier_runs().items()
+        for policy, s in run["policies"].items()
+    )
+    return table(header, rows)
+
+
+def tiers_commands(runs: dict[str, Run]) -> str:
+    del runs
+    return commands(tier_runs())
+
+
 TABLES: dict[str, Callable[[dict[str, Run]], str]] = {
     "demo": demo,
     "headline": headline,
@@ -263,6 +357,11 @@ TABLES: dict[str, Callable[[dict[str, Run]], str]] = {
     "sticky": sticky,
     "absolute": absolute,
     "commands": commands,
+    "tiers headline": tiers_headline,
+    "tiers mean TTFT": tiers_by_policy("ttft_mean_s"),
+    "tiers recompute cost": tiers_by_policy("recomputed_units"),
+    "tiers absolute": tiers_absolute,
+    "tiers commands": tiers_commands,
 }
 
 
@@ -284,6 +383,8 @@ def write_tables() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--demo"]:
         DEMO.write_text(demo_output())
+    elif sys.argv[1:2] == ["--tiers"]:
+        replay(Path(sys.argv[2]), TIER_RUNS, TIER_RESULTS)
     elif len(sys.argv) > 1:
-        replay(Path(sys.argv[1]))
+        replay(Path(sys.argv[1]), RUNS, RESULTS)
     write_tables()
