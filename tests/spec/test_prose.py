@@ -7,16 +7,19 @@ from pathlib import Path
 
 from penelope_spec import INVARIANTS, TRANSITIONS, Kind
 from penelope_spec.assumptions import KEPT
+from penelope_spec.relational import Relational
 from penelope_spec.theorems import STEPS, eviction, preservation
 from penelope_spec.transitions import MOVES
 from penelope_spec.verify import theorems
 
-README = (Path(__file__).parents[2] / "spec" / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "spec" / "README.md").read_text(encoding="utf-8")
+ASSURANCE = (ROOT / "docs" / "assurance.md").read_text(encoding="utf-8")
 
 
-def rows(heading: str) -> list[list[str]]:
+def rows(heading: str, text: str = README) -> list[list[str]]:
     """The rows of the table with this heading."""
-    lines = README.splitlines()
+    lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"| {heading} |"))
     table = []
     for line in lines[start + 2 :]:
@@ -76,3 +79,28 @@ def test_what_no_theorem_is_about_is_admitted() -> None:
     for invariant in INVARIANTS.values():
         if "z3" not in invariant.checked and invariant.name != "reads-change-nothing":
             assert f"`{invariant.name}`" in unproved, invariant.name
+
+
+def test_the_sceptic_s_table_counts_the_theorems() -> None:
+    """How many theorems are about each invariant, without a bound, and who else checks it."""
+    expected = []
+    for invariant in INVARIANTS.values():
+        about = [theorem for theorem in theorems() if theorem.kind == invariant.name]
+        trees = sum(isinstance(t, Relational) and not t.bounded for t in about)
+        numbers = sum(not isinstance(t, Relational) for t in about)
+        checks = (invariant.on_state, invariant.on_step, invariant.on_refusal)
+        runs = "yes" if any(checks) or invariant.name == "one-hole" else "see below"
+        cells = [str(trees or "—"), str(numbers or "—"), runs]
+        expected.append([f"`{invariant.name}`", *cells])
+    assert rows("invariant", ASSURANCE) == expected
+
+
+def test_the_sceptic_is_told_what_is_bounded_and_what_only_tested() -> None:
+    bounded = ASSURANCE.split("## What is bounded")[1].split("## Why")[0]
+    for theorem in theorems():
+        if getattr(theorem, "bounded", False):
+            assert f"*{theorem.name}*" in bounded
+    tested = ASSURANCE.split("## What is only tested")[1].split("## What is assumed")[0]
+    for invariant in INVARIANTS.values():
+        if "z3" not in invariant.checked:
+            assert f"`{invariant.name}`" in tested, invariant.name
