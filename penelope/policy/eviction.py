@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from penelope.policy.accounts import is_victim
 from penelope.policy.config import Config, Granularity, Position
-from penelope.policy.draft import Draft, is_victim
+from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace, InvalidAmount
 from penelope.policy.matching import Nodes
