@@ -18,9 +18,11 @@ from penelope.policy import (
     Effect,
     Free,
     Granularity,
+    InsufficientSpace,
     MoveId,
     Node,
     NodeId,
+    OverCapacity,
     Plan,
     Position,
     Receipt,
@@ -203,7 +205,7 @@ class Driver:
         )
         try:
             act()
-        except Refused as refused:
+        except (InsufficientSpace, OverCapacity) as refused:
             self.seen[type(refused).__name__] += 1
         audit(self.state)
         self.histories = self.histories[-12:]
@@ -297,6 +299,12 @@ class Driver:
 
         What gives up keeps everything, and a request that runs goes on without what it asked for.
         """
+        try:
+            return self._moves(receipt, release_it=release_it)
+        except Refused as refused:
+            raise AssertionError("what was promised cannot be carried out") from refused
+
+    def _moves(self, receipt: Receipt, *, release_it: bool) -> bool:
         config = self.state.config
         kept = resident(self.state).keys()
         clean = not self.state.staged  # no exchange was given up halfway before this one
