@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+
 from benchmarks.kernel_free.timing import FRACTION, PAPER
 from penelope.policy.cost import predict
 from tests.gpu.scenes import BLOCK, Scene, ask, set_up
