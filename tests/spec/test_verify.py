@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from penelope_spec import cli, verify
 from penelope_spec.arithmetic import Arithmetic
 from penelope_spec.smt import Status, integer
 from penelope_spec.theorem import Theorem, Verdict
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_verify_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,3 +147,32 @@ def test_an_unwritable_place_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(cli.CannotVerify, match=r"Permission denied.*choose another file"):
         cli.main(["--json", str(tmp_path / "verdicts.json")])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_runs_without_the_command_line(tmp_path: Path) -> None:
+    """As an engine's CI runs it: another process, another directory, nothing but z3."""
+    target = tmp_path / "verdicts.json"
+    blocked = "import sys; sys.modules['click'] = None; import runpy; "
+    run = f"sys.argv[1:] = ['--only', 'cost', '--json', {str(target)!r}]; "
+    module = "runpy.run_module('penelope_spec', run_name='__main__')"
+    path = {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "spec"))}
+    done = subprocess.run(
+        [sys.executable, "-c", blocked + run + module],
+        cwd=tmp_path,
+        env={**os.environ, **path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {verdict["status"] for verdict in json.loads(target.read_text())} == {"proved"}
+    wrong = subprocess.run(
+        [sys.executable, "-m", "penelope_spec", "--only", "nobody"],
+        cwd=tmp_path,
+        env={**os.environ, **path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("penelope_spec: no theorem is about 'nobody'")

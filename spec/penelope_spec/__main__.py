@@ -1,0 +1,15 @@
+"""`python -m penelope_spec`: what `penelope verify` does, where nothing but z3 is installed."""
+
+from __future__ import annotations
+
+import sys
+
+from penelope.cli import USER_ERROR, complain
+from penelope_spec.cli import CannotVerify, main
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except CannotVerify as error:
+        complain("penelope_spec", str(error))
+        sys.exit(USER_ERROR)
