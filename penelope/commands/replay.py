@@ -44,6 +44,15 @@ HOST_GBPS = 50.0
 
 TRANSFERS = ("overlapped", "serial")
 
+TIERED = (
+    "sglang-hicache",
+    "sglang-hicache-write-back-block",
+    "independent-tiers",
+    "tail-block",
+    "penelope",
+)
+"""What is compared with a host tier if nothing else is said."""
+
 
 @click.command()
 @click.option(
@@ -95,10 +104,9 @@ TRANSFERS = ("overlapped", "serial")
 @click.option(
     "--policy",
     "policies",
-    default=",".join(POLICIES),
-    show_default=True,
-    help="Comma-separated; the first is the one compared with.  With a host also "
-    f"{', '.join(ARMS)}.",
+    help=f"Comma-separated; the first is the one compared with: {', '.join(POLICIES)}; with a "
+    f"host also {', '.join(ARMS)}.  [default: all of one tier; with a host "
+    f"{', '.join(TIERED)}]",
 )
 @click.option("--sticky-shared", is_flag=True, help="A prefix once shared stays shared.")
 @click.option(
@@ -150,7 +158,7 @@ def replay(
     page_tokens: int | None,
     model: str,
     scheduler: str,
-    policies: str,
+    policies: str | None,
     sticky_shared: bool,
     effective_tflops: float,
     seconds_per_unit: float | None,
@@ -180,6 +188,8 @@ def replay(
             raise InvalidConfigError(f"{flag} is {value}: give 1 or more")
     if host_tokens < 0:
         raise InvalidConfigError(f"--host-tokens is {host_tokens}: give 0 for one tier, or more")
+    if policies is None:
+        policies = ",".join(TIERED if host_tokens else POLICIES)
     names = policy_names(policies)
     for name in names:
         if name in ARMS and not host_tokens:

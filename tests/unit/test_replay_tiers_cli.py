@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penelope import cli
+from penelope.commands.replay import TIERED
 from penelope.policy.cost import CostError, CostModel, preset
 from penelope.runtime.replay.table import WIDTH
 
@@ -81,6 +82,14 @@ def test_tables_stay_within_80_columns(
     assert rows[1][-1] == f"{100 * share:.0f}%"
     hidden = [line.split() for line in lines if line.startswith("independent-tiers")]
     assert hidden[1][-2:] == ["0", "0%"]
+
+
+def test_with_a_host_other_policies_are_compared_and_drawn(tmp_path: Path) -> None:
+    out, drawn = tmp_path / "out.json", tmp_path / "out.png"
+    options = ["--json", str(out), "--plot", str(drawn)]
+    assert cli.main([*SMALL[: SMALL.index("--policy")], *options]) == 0
+    assert tuple(json.loads(out.read_text())["policies"]) == TIERED
+    assert drawn.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
