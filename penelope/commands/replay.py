@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,18 +11,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penelope.cli import import_or_name_extra
+from penelope.commands.replay_outcome import check_outputs, counted, show, write
 from penelope.policy import POLICIES
 from penelope.policy.cost import PRESET_CONFIGS, CostModel
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import load_model
-from penelope.runtime.outputs import OutputError, check_writable, write_whole
 from penelope.runtime.replay.arms import ARMS, switches
-from penelope.runtime.replay.compare import Comparison, Setting, as_json, compare, fitting
+from penelope.runtime.replay.compare import Comparison, Setting, compare, fitting
 from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
-from penelope.runtime.replay.plot import plot
 from penelope.runtime.replay.server import Scheduler, Timing
-from penelope.runtime.replay.table import WIDTH, legend, table, tiers_legend, tiers_table
 from penelope.runtime.traces import (
     FORMATS,
     GeneratorOptions,
@@ -229,8 +224,8 @@ def replay(
     groups = [trace.group(index, size) for index in range(replicates)]
     result = _compare(groups, setting, names)
     title = (
-        f"{PurePath(trace.name).name}: {_counted(result.policies[names[0]].requests, 'request')}, "
-        f"{_counted(concurrency, 'session')} at a time, {device_tokens:,} tokens of KV"
+        f"{PurePath(trace.name).name}: {counted(result.policies[names[0]].requests, 'request')}, "
+        f"{counted(concurrency, 'session')} at a time, {device_tokens:,} tokens of KV"
         f"{f' and {host_tokens:,} on the host' if host_tokens else ''}, "
         f"{cost.name}, {scheduler}"
     )
@@ -259,47 +254,11 @@ def replay(
         "timing": asdict(setting.timing),
     }
     try:
-        _write(result, config, title, json_path, plot_path)
+        write(result, config, title, json_path, plot_path)
     finally:
         # Last, so that a reader who leaves (`| head`) costs no file; and in any case, so that a
         # full disk costs no table.
-        _show(result, title, trace, setting)
-
-
-def _write(
-    result: Comparison,
-    config: dict[str, object],
-    title: str,
-    json_path: Path | None,
-    plot_path: Path | None,
-) -> None:
-    if json_path is not None:
-        document = json.dumps(as_json(result, config), indent=2) + "\n"
-        write_whole(json_path, lambda beside: _text(beside, document))
-    if plot_path is not None:
-        write_whole(plot_path, lambda beside: plot(result, title, beside))
-
-
-def check_outputs(json_path: Path | None, plot_path: Path | None, trace: Path | None) -> None:
-    """Raises `PenelopeError` if the results could not be written when they are there."""
-    if plot_path is not None:
-        if plot_path.suffix.lower() not in PLOT_SUFFIXES:
-            raise OutputError(
-                f"--plot {plot_path} has no suffix that can be drawn: "
-                f"end it in {' or '.join(PLOT_SUFFIXES)}"
-            )
-        import_or_name_extra("matplotlib")
-    taken = set() if trace is None else {os.path.realpath(trace)}
-    for output in (json_path, plot_path):
-        if output is not None:
-            if os.path.realpath(output) in taken:
-                raise OutputError(f"{output} is named twice: give every file a name of its own")
-            taken.add(os.path.realpath(output))
-            check_writable(output)
-
-
-def _text(path: Path, document: str) -> None:
-    path.write_text(document, encoding="utf-8")
+        show(result, title, trace, setting)
 
 
 @click.command()
@@ -395,32 +354,3 @@ def _compare(groups: Sequence[Trace], setting: Setting, names: Sequence[str]) ->
         total = sum(group.requests for group in fitting(groups, setting))
         tasks = {name: progress.add_task(name, total=total) for name in names}
         return compare(groups, setting, names, lambda name: progress.advance(tasks[name]))
-
-
-def _show(result: Comparison, title: str, trace: Trace, setting: Setting) -> None:
-    # A narrower window gets the lines broken, not the figures cut off.
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, WIDTH)
-    console.print(title)
-    omitted = trace.omitted
-    for count, noun, why in (
-        (omitted.sessions, "session", "left out: the first request is beyond --max-context"),
-        (omitted.turns, "later request", "cut off: beyond --max-context, or after one that is"),
-        (omitted.streams, "sub-agent", "left out: not asked for, or its session was cut off"),
-        (result.refused_sessions, "session", "refused: a request is larger than the device"),
-    ):
-        if count:
-            console.print(f"{_counted(count, noun)} {why}")
-    console.print()
-    console.print(table(result))
-    console.print()
-    if setting.host_tokens:
-        console.print(tiers_table(result))
-        console.print()
-    console.print(legend(result))
-    if setting.host_tokens:
-        console.print(tiers_legend())
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,85 @@
+"""What `penelope replay` leaves behind: files, and tables on standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from penelope.cli import import_or_name_extra
+from penelope.runtime.outputs import OutputError, check_writable, write_whole
+from penelope.runtime.replay.compare import Comparison, Setting, as_json
+from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
+from penelope.runtime.replay.plot import plot
+from penelope.runtime.replay.table import WIDTH, legend, table, tiers_legend, tiers_table
+from penelope.runtime.traces import Trace
+
+
+def write(
+    result: Comparison,
+    config: dict[str, object],
+    title: str,
+    json_path: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Write the files that were asked for."""
+    if json_path is not None:
+        document = json.dumps(as_json(result, config), indent=2) + "\n"
+        write_whole(json_path, lambda beside: _text(beside, document))
+    if plot_path is not None:
+        write_whole(plot_path, lambda beside: plot(result, title, beside))
+
+
+def check_outputs(json_path: Path | None, plot_path: Path | None, trace: Path | None) -> None:
+    """Raises `PenelopeError` if the results could not be written when they are there."""
+    if plot_path is not None:
+        if plot_path.suffix.lower() not in PLOT_SUFFIXES:
+            raise OutputError(
+                f"--plot {plot_path} has no suffix that can be drawn: "
+                f"end it in {' or '.join(PLOT_SUFFIXES)}"
+            )
+        import_or_name_extra("matplotlib")
+    taken = set() if trace is None else {os.path.realpath(trace)}
+    for output in (json_path, plot_path):
+        if output is not None:
+            if os.path.realpath(output) in taken:
+                raise OutputError(f"{output} is named twice: give every file a name of its own")
+            taken.add(os.path.realpath(output))
+            check_writable(output)
+
+
+def _text(path: Path, document: str) -> None:
+    path.write_text(document, encoding="utf-8")
+
+
+def show(result: Comparison, title: str, trace: Trace, setting: Setting) -> None:
+    """Print the tables, and what they mean."""
+    # A narrower window gets the lines broken, not the figures cut off.
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.width = max(console.width, WIDTH)
+    console.print(title)
+    omitted = trace.omitted
+    for count, noun, why in (
+        (omitted.sessions, "session", "left out: the first request is beyond --max-context"),
+        (omitted.turns, "later request", "cut off: beyond --max-context, or after one that is"),
+        (omitted.streams, "sub-agent", "left out: not asked for, or its session was cut off"),
+        (result.refused_sessions, "session", "refused: a request is larger than the device"),
+    ):
+        if count:
+            console.print(f"{counted(count, noun)} {why}")
+    console.print()
+    console.print(table(result))
+    console.print()
+    if setting.host_tokens:
+        console.print(tiers_table(result))
+        console.print()
+    console.print(legend(result))
+    if setting.host_tokens:
+        console.print(tiers_legend())
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
