@@ -169,6 +169,19 @@ def test_a_demotion_into_a_full_host_drops_no_later_part_of_the_history() -> Non
     assert lost_of_history("independent-tiers") == {4, 5}
 
 
+@pytest.mark.parametrize(("name", "dropped"), [("penelope", 0), ("independent-tiers", 4)])
+def test_a_tier_of_its_own_drops_for_room_that_the_promotion_leaves(
+    name: str, dropped: int
+) -> None:
+    position, granularity = POLICIES["penelope"]
+    under_test = cache(name, Config(8, 1, 1, position, granularity, host_capacity=9, swap_buffer=1))
+    for others in (HISTORY, range(100, 104), range(300, 304)):
+        request(under_test, others)
+    back = request(under_test, HISTORY[:4])  # All of it is on the host, which is full.
+    assert (back.host, back.demoted) == (4, 4)
+    assert (back.dropped, back.excess) == (dropped, dropped)
+
+
 # --- whatever the sizes ---------------------------------------------------------------------------
 
 NAMES = [*POLICIES, *ARMS]
