@@ -193,6 +193,30 @@ def test_the_predicates_are_silent_on_runs_of_the_core() -> None:
     assert promised > 100, "one-hole must have been promised where there are holes"
 
 
+def test_the_predicates_are_silent_on_two_tier_runs() -> None:
+    """Every transition, with moves in flight around it; the swap buffer is used."""
+    seen: Counter[tuple[str, bool]] = Counter()
+    staged = promised = around = 0
+    for seed in range(8):
+        for config in TIERED:
+            trace = Trace()
+            for done in Tiered(config, seed).run(120):
+                step = (done.before, done.after, done.transition)
+                seen[done.transition, done.refused is None] += 1
+                if done.refused is None:
+                    assert check_step(*step, **done.facts) == []
+                    assert trace.step(*step, **done.facts) == []
+                    assert check_state(done.after) == []
+                    staged += done.after.staged > 0
+                    promised += trace.promised and done.after.totals.hole > 0
+                    around += bool(done.before.moves and done.facts.get("freed"))
+                else:
+                    found = check_refused(done.before, done.transition, done.refused, **done.facts)
+                    assert found == []
+    assert {name for name, fine in seen if fine} == set(TRANSITIONS) - {"match", "plan"}
+    assert min(staged, promised, around) > 30, (staged, promised, around)
+
+
 def test_step_theorems_are_about_registered_invariants() -> None:
     steps = {i.name for i in INVARIANTS.values() if i.kind is Kind.STEP}
     assert set(STEPS) <= steps

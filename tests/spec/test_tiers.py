@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,7 +40,6 @@ from penelope.policy import (
 )
 from penelope_spec import (
     INVARIANTS,
-    TRANSITIONS,
     Facts,
     Kind,
     Trace,
@@ -52,7 +50,6 @@ from penelope_spec import (
 )
 from tests.spec.test_states import CORRUPTIONS, changed, counted, find, names
 from tests.spec.test_steps import BROKEN, Step, lose
-from tests.spec.tiered import Tiered, tiered_configs
 
 SHARED = list(range(4))
 LEFT, RIGHT, OTHER = SHARED + [10] * 8, SHARED + [20] * 4, [5] * 6
@@ -383,42 +380,3 @@ def test_until_a_move_ends_its_span_has_slots_in_both_tiers() -> None:
     assert f"and to move {number}" in told(moving={**going, number: [taken, 999]})
     assert "is not in flight" in told(moving={**going, MoveId(99): [998]})
     assert "belongs to" in told(moving=going, host_free=[next(iter(host.values()))[0]])
-
-
-# Runs of the core
-
-
-CONFIGS = list(tiered_configs())
-
-
-def test_what_fits_beside_promises_is_admitted() -> None:
-    """T1: what the request allocates is at most what is available, and that is all it takes."""
-    state = settled()
-    done = admit(state, plan(state, pack([30] * 12)))
-    state = carried(done.state, done.receipt)
-    assert state.free > state.available >= 1
-    assert plan(state, pack([40])).admissible
-
-
-def test_the_predicates_are_silent_on_runs_of_the_core() -> None:
-    """Every transition, with moves in flight around it; the swap buffer is used."""
-    seen: Counter[tuple[str, bool]] = Counter()
-    staged = promised = around = 0
-    for seed in range(8):
-        for config in CONFIGS:
-            trace = Trace()
-            for done in Tiered(config, seed).run(120):
-                step = (done.before, done.after, done.transition)
-                seen[done.transition, done.refused is None] += 1
-                if done.refused is None:
-                    assert check_step(*step, **done.facts) == []
-                    assert trace.step(*step, **done.facts) == []
-                    assert check_state(done.after) == []
-                    staged += done.after.staged > 0
-                    promised += trace.promised and done.after.totals.hole > 0
-                    around += bool(done.before.moves and done.facts.get("freed"))
-                else:
-                    found = check_refused(done.before, done.transition, done.refused, **done.facts)
-                    assert found == []
-    assert {name for name, fine in seen if fine} == set(TRANSITIONS) - {"match", "plan"}
-    assert min(staged, promised, around) > 30, (staged, promised, around)
