@@ -1,7 +1,7 @@
 """Make everything that the documents say about recorded sessions, or only write it down again.
 
     python docs/results/make.py weka-500.jsonl.gz    # replay (some ten minutes), then as below
-    python docs/results/make.py --tiers weka-500.jsonl.gz    # with a host (half an hour), ditto
+    python docs/results/make.py --tiers weka-500.jsonl.gz    # with a host (six minutes), ditto
     python docs/results/make.py --demo               # the demo (half a minute), then as below
     python docs/results/make.py                      # the tables, from the files
 
@@ -65,10 +65,20 @@ RUNS = {
 PICTURED = "lpm-8"
 TIER_RUNS = {
     f"host-{host}": f"--scheduler lpm --concurrency 12 --device-tokens {DEVICE} "
-    f"--host-tokens {tokens} --swap-tokens 1024 --host-gbps 50 --transfers overlapped"
-    for host, tokens in (("half", DEVICE // 2), ("equal", DEVICE), ("four", 4 * DEVICE))
+    f"--host-tokens {tokens} --swap-tokens 1024 --host-gbps 50 --transfers {transfers}"
+    for host, tokens, transfers in (
+        ("half", DEVICE // 2, "overlapped"),
+        ("equal", DEVICE, "overlapped"),
+        ("serial", DEVICE, "serial"),
+        ("four", 4 * DEVICE, "overlapped"),
+    )
 }
-HOSTS = {"host-half": "half the device", "host-equal": "as large", "host-four": "four times"}
+HOSTS = {
+    "host-half": "half the device",
+    "host-equal": "as large",
+    "host-serial": "as large, `serial`",
+    "host-four": "four times",
+}
 
 Run = dict[str, Any]
 

@@ -67,11 +67,13 @@ def test_what_the_results_say_in_words_about_two_tiers() -> None:
         return float(make.change(TIER_RUNS[host], "ttft_mean_s", "penelope", against)[0])
 
     stock, best = "sglang-hicache", "sglang-hicache-write-back-block"
-    for host in ("host-half", "host-equal"):
+    for host in ("host-half", "host-equal", "host-serial"):
         assert -0.76 <= change(host, stock) <= -0.46  # "within that range"
         assert 0.4 < change(host, best) / change(host, stock) < 0.6  # "half as large"
         assert -0.15 < change(host, "independent-tiers") < -0.07  # "about a tenth"
         assert -0.06 < change(host, "tail-block") < 0  # "close behind"
+    serial, hidden = (change(host, stock) for host in ("host-serial", "host-equal"))
+    assert abs(serial - hidden) < 0.03  # "the picture is the same"
     assert abs(change("host-four", stock)) < 0.015  # "nothing to win"
     equal = TIER_RUNS["host-equal"]["policies"]
     assert all(equal[name]["swapped_share"] > 0.9 for name in ("tail-block", "penelope"))
