@@ -58,7 +58,7 @@ def numbers(state: State, receipt: Receipt) -> dict[str, int]:
 def exchanges(config: Config, seed: int) -> Iterator[tuple[State, Receipt]]:
     """Sessions that take turns and do not fit both tiers: each waits for moves, one at a time."""
     chance, state = random.Random(seed), empty(config)
-    length = config.device_capacity // 2 // config.page_size * config.page_size
+    length = config.device_capacity * 3 // 4 // config.page_size * config.page_size
     sessions = [[name] * length for name in range(2 + config.logical_capacity // length)]
     for _ in range(30):
         units = chance.choice(sessions)
@@ -76,7 +76,7 @@ def exchanges(config: Config, seed: int) -> Iterator[tuple[State, Receipt]]:
 
 def test_every_exchange_goes_as_the_lemmas_say() -> None:
     """Sound at every step, each step within its bounds, done in the end, the buffer empty."""
-    promoted = demoted = staged = 0
+    promoted = demoted = staged = limited = 0
     for config in CONFIGS:
         for seed in range(1):
             for state, receipt in exchanges(config, seed):
@@ -85,6 +85,10 @@ def test_every_exchange_goes_as_the_lemmas_say() -> None:
                     now = {**numbers(state, receipt), "units": transfer.length}
                     promotes = transfer.target is Residency.DEVICE
                     assert holds(PROMOTION if promotes else DEMOTION, **now), now
+                    limited += not promotes and transfer.length < min(
+                        now["due"] + now["promote"] - now["free"],
+                        state.nodes[transfer.node].length,
+                    )
                     begun = begin(state, transfer)
                     state = end(begun.state, begun.move).state
                     assert holds(PLAN.sound(), **numbers(state, receipt)), now
@@ -94,6 +98,7 @@ def test_every_exchange_goes_as_the_lemmas_say() -> None:
                 assert state.staged == 0
     assert min(promoted, demoted) > 50
     assert staged > 10
+    assert limited > 10, "the buffer, and nothing else, must have limited a demotion"
 
 
 def test_what_fits_the_device_can_be_dropped_for() -> None:
