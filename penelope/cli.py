@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from penelope.policy.errors import PenelopeError
 
@@ -21,8 +21,10 @@ INTERRUPTED = 130
 
 class Subcommand(NamedTuple):
     target: str
-    """`module:attribute`: a click command, or a function from arguments to exit status."""
+    """`module:attribute` of a click command."""
     help: str
+    plain: bool = False
+    """Instead: of a function from arguments, all of them, to exit status.  It needs no click."""
 
 
 SUBCOMMANDS = {
@@ -41,10 +43,12 @@ SUBCOMMANDS = {
     "verify": Subcommand(
         "penelope_spec.cli:main",
         "Prove the theorems of the specification with z3.",
+        plain=True,
     ),
     "serve": Subcommand(
         "penelope.sglang_adapter.serve:main",
         "Start SGLang with Penelope as its cache; takes every SGLang flag.",
+        plain=True,
     ),
 }
 
@@ -78,11 +82,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: list[str]) -> int:
+    command = SUBCOMMANDS.get(arguments[0]) if arguments else None
+    if command is not None and command.plain:
+        function: Callable[[list[str]], int] = load(command)
+        return function(arguments[1:])
     import_or_name_extra("click")
     # Only now: it needs click.
     from penelope.commands.group import invoke
 
     return invoke(arguments or ["--help"])
+
+
+def load(command: Subcommand) -> Any:
+    """What a subcommand's target names."""
+    module, _, attribute = command.target.partition(":")
+    return getattr(import_or_name_extra(module), attribute)
 
 
 def import_or_name_extra(module: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -13,7 +13,7 @@ from penelope.cli import (
     SUBCOMMANDS,
     USER_ERROR,
     complain,
-    import_or_name_extra,
+    load,
 )
 
 
@@ -28,9 +28,9 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in SUBCOMMANDS:
             return None
-        module, _, attribute = SUBCOMMANDS[cmd_name].target.partition(":")
-        found = getattr(import_or_name_extra(module), attribute)
-        return found if isinstance(found, click.Command) else PassThrough(cmd_name, found)
+        found = load(SUBCOMMANDS[cmd_name])
+        assert isinstance(found, click.Command)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -47,21 +47,6 @@ class LazyGroup(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in SUBCOMMANDS.items()])
-
-
-class PassThrough(click.Command):
-    """A command that leaves all its arguments, `--help` and `--` included, to a function."""
-
-    def __init__(self, name: str, function: Callable[[list[str]], int]) -> None:
-        super().__init__(name)
-        self.function = function
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.args = list(args)
-        return []
-
-    def invoke(self, ctx: click.Context) -> int:
-        return self.function(ctx.args)
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:

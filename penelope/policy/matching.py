@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from penelope.policy.config import Config
@@ -71,6 +71,16 @@ class Match(NamedTuple):
         """The node in which the match ends; None when nothing matched."""
         return self.spans[-1].node if self.spans else None
 
+    @property
+    def holes(self) -> tuple[tuple[int, int], ...]:
+        """Matched spans [start, end) that somebody must recompute, in position order."""
+        return _joined(s for s in self.spans if s.residency is Residency.HOLE and not s.arriving)
+
+    @property
+    def awaits(self) -> tuple[tuple[int, int], ...]:
+        """Matched spans that are on their way to the device for another request."""
+        return _joined(s for s in self.spans if s.arriving)
+
     def require_settled(self) -> None:
         """Raises `InFlight` if a matched span is leaving the device."""
         if self.leaving:
@@ -86,6 +96,15 @@ class Match(NamedTuple):
                 f"matched at tick {self.made_on.tick} on another state than this one "
                 f"(tick {state.tick}): match again"
             )
+
+
+def _joined(spans: Iterable[Span]) -> tuple[tuple[int, int], ...]:
+    """Where the spans are, neighbours joined."""
+    ranges: list[tuple[int, int]] = []
+    for span in spans:
+        start = ranges.pop()[0] if ranges and ranges[-1][1] == span.start else span.start
+        ranges.append((start, span.end))
+    return tuple(ranges)
 
 
 class Nodes(Protocol):

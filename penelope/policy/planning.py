@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from penelope.policy.draft import Draft
@@ -10,7 +9,7 @@ from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace, InvalidAmount, RequestTooLarge
 from penelope.policy.eviction import evict_in
 from penelope.policy.keys import Key
-from penelope.policy.matching import Match, Span, match
+from penelope.policy.matching import Match, match
 from penelope.policy.transitions import Step, end_of
 from penelope.policy.tree import (
     DEFAULT_NAMESPACE,
@@ -94,23 +93,14 @@ def plan(
     over = state.logical_used + fresh - state.config.logical_capacity
     return Plan(
         matched,
-        _ranges(s for s in matched.spans if s.residency is Residency.HOLE and not s.arriving),
-        _ranges(s for s in matched.spans if s.arriving),
+        matched.holes,
+        matched.awaits,
         fresh + matched.host,
         max(0, over),
         state.available - state.free - own[Residency.DEVICE],
         max(0, fresh + matched.host - state.free),
         state.evictable - own[Residency.DEVICE] - own[Residency.HOST],
     )
-
-
-def _ranges(spans: Iterable[Span]) -> tuple[tuple[int, int], ...]:
-    """Where the spans are, neighbours joined."""
-    ranges: list[tuple[int, int]] = []
-    for span in spans:
-        start = ranges.pop()[0] if ranges and ranges[-1][1] == span.start else span.start
-        ranges.append((start, span.end))
-    return tuple(ranges)
 
 
 class Admitted(NamedTuple):

@@ -92,6 +92,10 @@ class SlotTable(Generic[S]):
         """The nodes that hold slots."""
         return self._nodes.keys()
 
+    def ropes(self) -> Iterable[tuple[NodeId, int, tuple[S, ...]]]:
+        """Every node that holds slots, where it starts, and its slots in pieces."""
+        return ((node, rope.start, rope.pieces) for node, rope in self._nodes.items())
+
     def arriving(self) -> Iterable[tuple[MoveId, tuple[S, ...]]]:
         """The fresh slots of every move in flight."""
         return ((move, rope.pieces) for move, rope in self._moves.items())

@@ -265,7 +265,7 @@ class PenelopeCache(BasePrefixCache):
         """Forget everything.  SGLang clears the allocator itself."""
         self.refilling.drop(self)
         policy.reset(self.state)  # refuses while a request holds a lock
-        self.slots.apply([policy.Reset()])
+        self.slots.clear()
         self.state = self._empty_state()
         self._recent = None
         self.placement.cleared()
@@ -307,8 +307,9 @@ class PenelopeCache(BasePrefixCache):
         self.statistics.holes(state.totals.hole)
         return surplus
 
-    def _free_slots(self, slots: torch.Tensor, start: int) -> None:
-        self.token_to_kv_pool_allocator.free_segment(slots, start_pos=start)
+    def _free_slots(self, slots: torch.Tensor) -> None:
+        # Pieces of a node are whole pages: each starts at the beginning of one.
+        self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
 
     def _packed(self, key: RadixKey) -> tuple[Key, int]:
         tokens: array[int] = key.token_ids

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penelope.policy import DEFAULT_NAMESPACE, UNIT_BYTES, Key, Match, Namespace, Residency
+from penelope.policy import DEFAULT_NAMESPACE, UNIT_BYTES, Key, Match, Namespace
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -48,19 +48,9 @@ def path_of(matched: Match) -> Path:
         matched.namespace,
         Key(matched.key[: matched.end * UNIT_BYTES]),
         matched.end,
-        _missing(matched, arriving=False),
-        _missing(matched, arriving=True),
+        matched.holes,
+        matched.awaits,
     )
-
-
-def _missing(matched: Match, *, arriving: bool) -> tuple[Range, ...]:
-    """Matched holes, neighbours joined."""
-    ranges: list[Range] = []
-    for span in matched.spans:
-        if span.residency is Residency.HOLE and span.arriving is arriving:
-            start = ranges.pop()[0] if ranges and ranges[-1][1] == span.start else span.start
-            ranges.append((start, span.end))
-    return tuple(ranges)
 
 
 def covered(ranges: Iterable[Range], end: int) -> int:
