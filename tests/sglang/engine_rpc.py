@@ -22,6 +22,7 @@ from penelope.sglang_adapter import deterministic, hooks
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.phantom import Phantom
+from penelope_spec import check_state
 
 Digest = bytes
 RECORDS: dict[tuple[str, int], set[Digest]] = defaultdict(set)
@@ -269,7 +270,7 @@ def penelope_audit(self: Any) -> None:
 
 
 def audit(cache: PenelopeCache, owners: list[Any]) -> None:
-    """Every slot has exactly one owner; the core's counters equal a recount; no placeholder."""
+    """Every slot has exactly one owner, no row reads a placeholder, every named invariant holds."""
     page = cache.page_size
     allocator = cache.token_to_kv_pool_allocator
     owned = [allocator.get_all_free_pages()]
@@ -291,9 +292,9 @@ def audit(cache: PenelopeCache, owners: list[Any]) -> None:
     assert len(torch.unique(pages)) == len(pages), "a page has two owners"
     totals = cache.state.totals
     assert totals.device == resident, f"{resident} slots are resident, not {totals.device}"
-    locked = sum(n.length for n in cache.state.nodes.values() if n.locks and n.id in cache.slots)
-    assert totals.locked == locked, f"{locked} tokens are locked, not {totals.locked}"
     assert totals.reserved == 0, "SGLang reserves, the core does not"
+    violations = check_state(cache.state)
+    assert not violations, violations
 
 
 assert hooks.HOOKS, "the adapter's hooks are what is tested here"
