@@ -127,6 +127,7 @@ def _extend(_result: None, scheduler: Any) -> None:
         penelope_configure,
         penelope_record,
         penelope_dump,
+        penelope_environment,
         penelope_fault,
         penelope_audit,
     ):
@@ -199,6 +200,11 @@ def _resize(scheduler: Any, tokens: int) -> None:
     # A prompt longer than the pool is refused when it arrives.
     scheduler.max_req_len = min(scheduler.model_config.context_len - 1, tokens - 1)
     scheduler.max_req_input_len = scheduler.max_req_len - 5
+
+
+def penelope_environment(self: Any, **variables: str) -> None:
+    """Settings that SGLang reads from the environment while it runs."""
+    os.environ.update(variables)
 
 
 def penelope_fault(self: Any, name: str) -> None:

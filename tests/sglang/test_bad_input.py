@@ -85,3 +85,40 @@ def test_aborting_in_the_middle_of_a_refill(engine: Engine) -> None:
         assert found["live_receipts"] == 0
         assert found["free_rows"] == DEFAULTS["rows"]
         assert found["statistics"]["phantoms"] >= 1
+
+
+@pytest.mark.parametrize("limit", ["WAITING", "RUNNING"])
+def test_timing_out_in_the_middle_of_a_refill(engine: Engine, limit: str) -> None:
+    """A request that SGLang gives up leaves no lock, row or slot, wherever it was."""
+    variable = f"SGLANG_REQ_{limit}_TIMEOUT"
+    ended: list[str] = []
+    for seconds in (0.005, 0.02, 0.05, 0.1):
+        engine.call("penelope_configure", **{**DEFAULTS, "pool": 2560, "chunk": 48})
+
+        async def play(seconds: float = seconds) -> list[str]:
+            async def allow(value: float) -> None:
+                variables = {variable: str(value)}
+                await engine.ask("call", method="penelope_environment", **variables)
+
+            history = workload.text("late", 1300)
+            answer = await engine.generate(history, "first", 2)
+            history = history + list(answer["output_ids"])
+            for index in range(3):
+                await engine.generate(workload.text(("p", index), 600), f"p{index}", 2)
+            await allow(seconds)
+            answers = await asyncio.gather(
+                engine.generate([*history, 1, 2, 3], "late", 40),
+                engine.generate(workload.text("other", 400), "other", 40),
+                return_exceptions=True,
+            )
+            await allow(-1)
+            await engine.generate([*history, 4, 5, 6], "stays", 2)
+            return [str(answer) for answer in answers]
+
+        ended += engine.run(play())
+        engine.check_alive()
+        found = engine.dump()
+        assert found["refilling"] is None
+        assert found["live_receipts"] == 0
+        assert found["free_rows"] == DEFAULTS["rows"]
+    assert any("timeout reached" in answer for answer in ended), "nothing timed out"
