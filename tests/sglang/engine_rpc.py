@@ -231,7 +231,7 @@ def penelope_dump(self: Any, path: str) -> None:
     found["free_rows"] = self.req_to_token_pool.available_size()
     found["free_tokens"] = self.token_to_kv_pool_allocator.available_size()
     target = Path(f"{path}.{get_parallel().tp_rank}")
-    partial = target.with_suffix(".partial")
+    partial = Path(f"{target}.partial")  # one a rank
     partial.write_bytes(pickle.dumps(found))
     partial.rename(target)
 
