@@ -143,7 +143,7 @@ def penelope_dump(self: Any, path: str) -> None:
         found["live_receipts"] = len(cache.state.leases)
         found["resident"] = resident(cache)
     target = Path(f"{path}.0")
-    partial = target.with_suffix(".partial")
+    partial = Path(f"{target}.partial")
     partial.write_bytes(pickle.dumps(found))
     partial.rename(target)
 
