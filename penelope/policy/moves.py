@@ -19,7 +19,7 @@ from penelope.policy.effects import Copy, Effect, Moved, Unmoved
 from penelope.policy.errors import InsufficientSpace, NothingToMove, UnknownMove
 from penelope.policy.matching import Nodes
 from penelope.policy.transitions import Step
-from penelope.policy.tree import Lease, Move, MoveId, Node, NodeId, Receipt, Residency, State
+from penelope.policy.tree import Move, MoveId, Node, NodeId, Receipt, Residency, State
 
 
 class Transfer(NamedTuple):
@@ -49,9 +49,10 @@ def next_transfer(state: State, receipt: Receipt) -> Transfer | None:
     Promotes into what is free, else demotes as much as the host can take: what it keeps, and as
     much of the swap buffer as promotions will empty again (T3).  Raises `UnknownReceipt`.
     """
-    lease = Draft(state).lease(receipt)
+    draft = Draft(state)  # to read from: it is never closed
+    lease = draft.lease(receipt)
     # Another request may have brought a part of it in the meantime.
-    waiting = [n for n in _path(state, lease) if _on_host(n)] if lease.promote else []
+    waiting = [n for n in draft.path(lease.node) if _on_host(n)] if lease.promote else []
     promote = min(lease.promote, sum(node.length for node in waiting))
     if promote and state.free:
         first = waiting[-1]
@@ -74,7 +75,7 @@ def settle(state: State, receipt: Receipt) -> Step:
     """
     draft = Draft(state)
     lease = draft.lease(receipt)
-    left = sum(n.length for n in _path(state, lease) if n.residency is Residency.HOST)
+    left = sum(n.length for n in draft.path(lease.node) if n.residency is Residency.HOST)
     if lease.due > draft.free or (lease.promote and left):
         raise InsufficientSpace(
             f"{lease.due} units are promised, {draft.free} are free and {left} are still on the "
@@ -241,13 +242,3 @@ def _ended(draft: Draft, moving: Move) -> Step:
     if last is not None:
         draft.merge_path(last)
     return Step(*draft.close())
-
-
-def _path(state: State, lease: Lease) -> list[Node]:
-    """The nodes that a receipt locks, deepest first."""
-    nodes = []
-    node = state.nodes[lease.node]
-    while node.parent is not None:
-        nodes.append(node)
-        node = state.nodes[node.parent]
-    return nodes
