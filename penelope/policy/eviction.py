@@ -25,9 +25,17 @@ class Stop(Enum):
 
 def stop_reason(config: Config, predecessor: Node) -> Stop | None:
     """Why a walk must stop below this node; None when it may go on to it."""
+    shared = len(predecessor.children) > 1 or (config.sticky_shared and predecessor.branched)
+    return stop_below(predecessor, shared=shared)
+
+
+def stop_below(predecessor: Node, *, shared: bool) -> Stop | None:
+    """The same, where it is known whether the predecessor is shared: eviction and demotion differ
+    in which children count.
+    """
     if predecessor.is_root:
         return Stop.ROOT
-    if len(predecessor.children) > 1 or (config.sticky_shared and predecessor.branched):
+    if shared:
         return Stop.SHARED
     if predecessor.locks:
         return Stop.LOCKED

@@ -17,6 +17,7 @@ from penelope.policy.config import Position
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Copy, Effect, Moved, Unmoved
 from penelope.policy.errors import InsufficientSpace, NothingToMove, UnknownMove
+from penelope.policy.eviction import stop_below
 from penelope.policy.matching import Nodes
 from penelope.policy.transitions import Step
 from penelope.policy.tree import Move, MoveId, Node, NodeId, Receipt, Residency, State
@@ -118,12 +119,7 @@ def _device_head(nodes: Nodes, leaf: Node) -> Node:
     head = node = leaf
     while node.parent is not None:
         above = nodes[node.parent]
-        if (
-            above.parent is None
-            or above.device_below > 1
-            or above.locks
-            or above.residency is Residency.HOLE
-        ):
+        if stop_below(above, shared=above.device_below > 1):
             break
         node = above
         if node.residency is Residency.DEVICE:
