@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from penelope_spec.logic import CELL, RECEIPT, Element, Finite, Sort
+
+_HELD: Final = {
+    (False, False): "hole",
+    (True, False): "KV",
+    (False, True): "host KV",
+    (True, True): "KV in both tiers",
+}
+"""By whether the device and the host have the node's KV."""
+_RECEIPTS: Final = (
+    ("covers", "locked by"),
+    ("lease", "end of"),
+    ("filler", "refilled by"),
+    ("carries", "moved by"),
+)
 
 
 def render(
@@ -13,7 +28,7 @@ def render(
     sorts: Mapping[str, Sort],
     views: Sequence[str],
 ) -> str:
-    """For example `n = 1; before: 0 root > 1 KV locked by r0 > (2 hole, 3 KV)`."""
+    """For example `n = 1; before: 0 root > 1 KV locked by r0 > (2 hole, 3 host KV)`."""
     named = ", ".join(f"{name} = {_element(sorts[name], value)}" for name, value in values.items())
     order = [
         f"c{short} < c{long}"
@@ -52,16 +67,16 @@ def _forest(finite: Finite, view: str) -> str:
 
 def _node(finite: Finite, view: str, n: Element) -> str:
     facts = finite.facts
-    kind = "KV" if (n,) in facts[view, "device"] else "hole"
+    kind = _HELD[(n,) in facts[view, "device"], (n,) in facts[view, "host"]]
     if (n,) in facts[view, "root"]:
-        kind = "root" if kind == "hole" else "root with KV"
+        kind = "root" if kind == "hole" else f"root with {kind}"
     if (n,) not in facts[view, "tree"]:
         kind = f"not in the tree, {kind}"
     words = [f"{n} {kind}"]
     cells = _sorted(c for m, c in facts[view, "owns"] if m == n)
     if cells:
         words.append(f"[{' '.join(f'c{c}' for c in cells)}]")
-    for relation, verb in (("covers", "locked by"), ("lease", "end of"), ("filler", "refilled by")):
+    for relation, verb in _RECEIPTS:
         receipts = _sorted(r for r, m in facts[view, relation] if m == n)
         if receipts:
             words.append(f"{verb} {' '.join(f'r{r}' for r in receipts)}")
