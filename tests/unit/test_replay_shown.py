@@ -33,6 +33,8 @@ def summary(ttft: float = 2.0, units: float = 3e12, hits: float = 0.9) -> Summar
         recomputed_units=units,
         evicted_tokens=10**6,
         holes_per_request=0.1,
+        mostly_lost_requests=7,
+        mostly_lost_units=units / 4,
         over_evicted_tokens=5,
         device_hit_tokens=8 * 10**6,
         host_hit_tokens=10**6,

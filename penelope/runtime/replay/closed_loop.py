@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 
 from penelope.runtime.replay.server import Counters, Job, Server
+from penelope.runtime.replay.sharing import shared_units
 from penelope.runtime.traces import Request, Session, Trace
 
 
@@ -48,6 +49,8 @@ class _Active:
 
     session: Session
     began: float
+    shared: tuple[int, ...]
+    """Units that each stream begins with as others do."""
     answered: int = 0
     """Turns of the main stream."""
     open_streams: int = 0
@@ -61,7 +64,7 @@ class _Loop:
         self.server = server
         self.concurrency = concurrency
         self.on_answer = on_answer
-        self.sessions = iter(trace.sessions)
+        self.sessions = zip(trace.sessions, shared_units(trace), strict=True)
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.order = count()
         self.busy = False
@@ -108,9 +111,10 @@ class _Loop:
     # Clients
 
     def next_session(self, now: float) -> None:
-        session = next(self.sessions, None)
-        if session is not None:
-            active = _Active(session, began=now)
+        following = next(self.sessions, None)
+        if following is not None:
+            session, shared = following
+            active = _Active(session, now, shared)
             self.start_streams(active, now)
 
     def start_streams(self, active: _Active, now: float) -> None:
@@ -135,7 +139,7 @@ class _Loop:
             self.send(active, index, requests, now)
 
         def arrive(now: float) -> None:
-            self.server.submit(Job(request, now, answered))
+            self.server.submit(Job(request, now, answered, active.shared[index]))
 
         self.at(now + request.think_s, arrive)
 

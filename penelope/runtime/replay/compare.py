@@ -122,6 +122,10 @@ class Summary:
     """Spent on tokens that had been cached, or computed, before."""
     evicted_tokens: int
     holes_per_request: float
+    mostly_lost_requests: int
+    """Requests that recomputed at least nine tenths of the private history they had before."""
+    mostly_lost_units: float
+    """What these recomputed, of `recomputed_units`."""
     over_evicted_tokens: int
     """Freed beyond what was needed."""
     device_hit_tokens: int
@@ -271,6 +275,8 @@ def _summary(runs: Sequence[Replayed], scale: int) -> Summary:
         recomputed_units=total(lambda c: c.recomputed) / scale,
         evicted_tokens=total(lambda c: c.evicted_tokens),
         holes_per_request=total(lambda c: c.holes) / requests,
+        mostly_lost_requests=total(lambda c: c.mostly_lost),
+        mostly_lost_units=total(lambda c: c.mostly_lost_recomputed) / scale,
         over_evicted_tokens=total(lambda c: c.over_evicted_tokens),
         device_hit_tokens=total(lambda c: c.device_hit_tokens),
         host_hit_tokens=total(lambda c: c.host_hit_tokens),

@@ -80,6 +80,8 @@ class Job:
     arrival: float
     ended: Callable[[float], None]
     """Called with the time when the last token of the output is out."""
+    shared: int = 0
+    """Units at the beginning of the prompt that other streams begin with too."""
     admission: Admission | None = None
     work: list[tuple[int, int]] = field(default_factory=list)
     """Spans still to compute, in tokens, next one last."""
@@ -104,6 +106,10 @@ class Counters:
     demoted_tokens: int = 0
     swapped_tokens: int = 0
     holes: int = 0
+    mostly_lost: int = 0
+    """Requests that recompute at least nine tenths of the private history they had before."""
+    mostly_lost_recomputed: int = 0
+    """What these recompute, in cost units, of `recomputed`."""
     nodes_max: int = 0
     policy_seconds: float = 0.0
 
@@ -245,10 +251,18 @@ class Server:
         inserted = policy.insert(self._ever, job.request.prompt)
         self._ever = inserted.state
         before = inserted.resident * self._unit
+        private = job.shared * self._unit
+        recomputed = lost = 0
         for start, end in spans:
             counters.computed_tokens += end - start
-            if start < before:
-                counters.recomputed += self._cost.scaled_span(start, min(end, before))
+            end = min(end, before)
+            if start < end:
+                recomputed += self._cost.scaled_span(start, end)
+                lost += max(0, end - max(start, private))
+        counters.recomputed += recomputed
+        if private < before and 10 * lost >= 9 * (before - private):
+            counters.mostly_lost += 1
+            counters.mostly_lost_recomputed += recomputed
         counters.holes += len(admission.holes)
         unit = self._unit
         counters.evicted_tokens += admission.dropped * unit
