@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from penelope.commands.progress import progress_bar
 from penelope.commands.replay_outcome import check_outputs, counted, show, write
+from penelope.commands.workload import Workload
 from penelope.policy import POLICIES
-from penelope.policy.cost import PRESET_CONFIGS, CostModel
+from penelope.policy.cost import PRESET_CONFIGS
 from penelope.policy.errors import InvalidConfigError
-from penelope.runtime.model_config import load_model
 from penelope.runtime.replay.arms import ARMS, switches
 from penelope.runtime.replay.compare import Comparison, Setting, compare, fitting
+from penelope.runtime.replay.options import TRANSFERS, Options
 from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
-from penelope.runtime.replay.server import Scheduler, Timing
-from penelope.runtime.traces import (
-    FORMATS,
-    GeneratorOptions,
-    Selection,
-    SharedPrefix,
-    Trace,
-    TraceError,
-    generate,
-    load,
-)
+from penelope.runtime.traces import FORMATS, Trace
 
-EFFECTIVE_TFLOPS = 400.0
-"""What a prefill gets out of an H100 (989 TFLOP/s dense bf16) at some 40 % utilisation."""
-
-HOST_GBPS = 50.0
-"""What a copy gets out of PCIe 5.0 with 16 lanes (63 GB/s each way)."""
-
-TRANSFERS = ("overlapped", "serial")
+DEFAULT = Options()
 
 TIERED = (
     "sglang-hicache",
@@ -74,14 +57,30 @@ TIERED = (
 )
 @click.option("--subagents/--no-subagents", default=True, show_default=True, help="Run sub-agents.")
 @click.option("--seed", default=0, show_default=True, type=int, help="Of the generator.")
-@click.option("--concurrency", default=4, show_default=True, type=int, help="Sessions at a time.")
-@click.option("--device-tokens", default=262_144, show_default=True, type=int, help="KV capacity.")
 @click.option(
-    "--host-tokens", default=0, show_default=True, type=int, help="KV capacity of a second tier."
+    "--concurrency",
+    default=DEFAULT.concurrency,
+    show_default=True,
+    type=int,
+    help="Sessions at a time.",
+)
+@click.option(
+    "--device-tokens",
+    default=DEFAULT.device_tokens,
+    show_default=True,
+    type=int,
+    help="KV capacity.",
+)
+@click.option(
+    "--host-tokens",
+    default=DEFAULT.host_tokens,
+    show_default=True,
+    type=int,
+    help="KV capacity of a second tier.",
 )
 @click.option(
     "--swap-tokens",
-    default=1024,
+    default=DEFAULT.swap_tokens,
     show_default=True,
     type=int,
     help="Of the host's, for exchanges only.",
@@ -90,12 +89,12 @@ TIERED = (
 @click.option("--page-tokens", type=int, help="Match granularity.  [default: the trace's block]")
 @click.option(
     "--model",
-    default="qwen3-8b",
+    default=DEFAULT.model,
     show_default=True,
     metavar="NAME|PATH",
     help=f"{', '.join(PRESET_CONFIGS)}, or a Hugging Face config.json.",
 )
-@click.option("--scheduler", default="lpm", show_default=True, metavar="lpm|fcfs")
+@click.option("--scheduler", default=DEFAULT.scheduler, show_default=True, metavar="lpm|fcfs")
 @click.option(
     "--policy",
     "policies",
@@ -106,25 +105,38 @@ TIERED = (
 @click.option("--sticky-shared", is_flag=True, help="A prefix once shared stays shared.")
 @click.option(
     "--effective-tflops",
-    default=EFFECTIVE_TFLOPS,
+    default=DEFAULT.effective_tflops,
     show_default=True,
     type=float,
     help="Prefill speed, from which the seconds per cost unit follow.",
 )
 @click.option("--seconds-per-unit", type=float, help="Instead: seconds per cost unit.")
-@click.option("--seconds-per-prefill", default=0.02, show_default=True, type=float)
-@click.option("--seconds-per-output-token", default=0.02, show_default=True, type=float)
-@click.option("--chunk-tokens", default=8192, show_default=True, type=int, help="A prefill step.")
+@click.option(
+    "--seconds-per-prefill", default=DEFAULT.seconds_per_prefill, show_default=True, type=float
+)
+@click.option(
+    "--seconds-per-output-token",
+    default=DEFAULT.seconds_per_output_token,
+    show_default=True,
+    type=float,
+)
+@click.option(
+    "--chunk-tokens",
+    default=DEFAULT.chunk_tokens,
+    show_default=True,
+    type=int,
+    help="A prefill step.",
+)
 @click.option(
     "--host-gbps",
-    default=HOST_GBPS,
+    default=DEFAULT.host_gbps,
     show_default=True,
     type=float,
     help="10⁹ bytes a second between the tiers, each way.",
 )
 @click.option(
     "--transfers",
-    default="overlapped",
+    default=DEFAULT.transfers,
     show_default=True,
     metavar="|".join(TRANSFERS),
     help="Copies during the computation of their step, or before it.",
@@ -171,69 +183,49 @@ def replay(
     before and its recorded think time; when one ends the next begins.  Time comes from the cost
     model, decisions from the policy core that also runs in the engine.
     """
-    for value, flag in (
-        (sessions, "--sessions"),
-        (replicates, "--replicates"),
-        (max_context, "--max-context"),
-        (concurrency, "--concurrency"),
-        (device_tokens, "--device-tokens"),
-        (chunk_tokens, "--chunk-tokens"),
-    ):
-        if value is not None and value < 1:
-            raise InvalidConfigError(f"{flag} is {value}: give 1 or more")
-    if host_tokens < 0:
-        raise InvalidConfigError(f"--host-tokens is {host_tokens}: give 0 for one tier, or more")
+    workload = Workload(
+        path, format_name, sessions, replicates, max_context, shared_prefix, subagents, seed
+    )
+    workload.check()
+    setting = Options(
+        model=model,
+        device_tokens=device_tokens,
+        host_tokens=host_tokens,
+        swap_tokens=swap_tokens,
+        concurrency=concurrency,
+        scheduler=scheduler,
+        block_tokens=block_tokens,
+        page_tokens=page_tokens,
+        sticky_shared=sticky_shared,
+        chunk_tokens=chunk_tokens,
+        effective_tflops=effective_tflops,
+        seconds_per_unit=seconds_per_unit,
+        seconds_per_prefill=seconds_per_prefill,
+        seconds_per_output_token=seconds_per_output_token,
+        host_gbps=host_gbps,
+        transfers=transfers,
+    ).setting()
     if policies is None:
         policies = ",".join(TIERED if host_tokens else POLICIES)
     names = policy_names(policies)
     for name in names:
         if name in ARMS and not host_tokens:
             raise InvalidConfigError(f"policy '{name}' has two tiers: give --host-tokens")
-    if path is None and format_name not in ("auto", *FORMATS):
-        raise TraceError(f"--format {format_name} is not known", f"give auto, {', '.join(FORMATS)}")
     check_outputs(json_path, plot_path, path)
-    cost = load_model(model)
-    if seconds_per_unit is None:
-        seconds_per_unit = _seconds_per_unit(cost, effective_tflops)
-    setting = Setting(
-        cost,
-        Timing(
-            seconds_per_unit,
-            seconds_per_prefill,
-            seconds_per_output_token,
-            chunk_tokens,
-            _seconds_per_copied_token(cost, host_gbps),
-            _overlapped(transfers),
-        ),
-        device_tokens,
-        concurrency,
-        _scheduler(scheduler),
-        block_tokens,
-        page_tokens,
-        sticky_shared,
-        host_tokens,
-        swap_tokens,
-    )
-    wanted = None if sessions is None else sessions * replicates
-    if path is None:
-        trace = _generated(wanted, replicates, max_context, seed, shared_prefix)
-    else:
-        prefix = SharedPrefix.parse(shared_prefix or "none")
-        trace = load(path, format_name, Selection(wanted, max_context, prefix, subagents))
-    size = sessions or max(1, len(trace.sessions) // replicates)
-    groups = [trace.group(index, size) for index in range(replicates)]
+    trace = workload.trace()
+    groups = workload.split(trace)
     result = _compare(groups, setting, names)
     title = (
         f"{PurePath(trace.name).name}: {counted(result.policies[names[0]].requests, 'request')}, "
         f"{counted(concurrency, 'session')} at a time, {device_tokens:,} tokens of KV"
         f"{f' and {host_tokens:,} on the host' if host_tokens else ''}, "
-        f"{cost.name}, {scheduler}"
+        f"{setting.cost.name}, {scheduler}"
     )
     config = {
         "trace": trace.name,
         "format": trace.format,
         "digest": [group.digest() for group in groups],
-        "sessions": size,
+        "sessions": len(groups[0].sessions),
         "replicates": replicates,
         "max_context": max_context,
         "omitted": asdict(trace.omitted),
@@ -248,7 +240,7 @@ def replay(
         "block_tokens": block_tokens,
         "page_tokens": page_tokens,
         "unit_tokens": trace.unit_tokens,
-        "model": cost.name,
+        "model": setting.cost.name,
         "scheduler": scheduler,
         "sticky_shared": sticky_shared,
         "timing": asdict(setting.timing),
@@ -289,68 +281,9 @@ def policy_names(text: str) -> list[str]:
     return names
 
 
-def _seconds_per_unit(cost: CostModel, effective_tflops: float) -> float:
-    # So written that "not a number" is refused too; below, the time of a unit leaves the floats.
-    if not 1e-6 <= effective_tflops <= 1e9:
-        raise InvalidConfigError(
-            f"--effective-tflops is {effective_tflops}: give a number from 1e-6 to 1e9"
-        )
-    return cost.flops_per_unit / (effective_tflops * 1e12)
-
-
-def _seconds_per_copied_token(cost: CostModel, host_gbps: float) -> float:
-    # As above: neither "not a number" nor a time that leaves the floats.
-    if not 1e-3 <= host_gbps <= 1e9:
-        raise InvalidConfigError(f"--host-gbps is {host_gbps}: give a number from 1e-3 to 1e9")
-    return cost.kv_bytes_per_token / (host_gbps * 1e9)
-
-
-def _overlapped(transfers: str) -> bool:
-    if transfers not in TRANSFERS:
-        raise InvalidConfigError(
-            f"--transfers {transfers} is not known: choose from {', '.join(TRANSFERS)}"
-        )
-    return transfers == TRANSFERS[0]
-
-
-def _scheduler(name: str) -> Scheduler:
-    try:
-        return Scheduler(name)
-    except ValueError:
-        known = ", ".join(s.value for s in Scheduler)
-        raise InvalidConfigError(f"unknown scheduler '{name}': choose from {known}") from None
-
-
-def _generated(
-    sessions: int | None,
-    replicates: int,
-    max_context: int | None,
-    seed: int,
-    shared_prefix: str | None,
-) -> Trace:
-    return generate(
-        GeneratorOptions(
-            sessions=24 * replicates if sessions is None else sessions,
-            max_context=131_072 if max_context is None else max_context,
-            seed=seed,
-            shared_prefix=SharedPrefix.parse(shared_prefix or "by-tools"),
-        )
-    )
-
-
 def _compare(groups: Sequence[Trace], setting: Setting, names: Sequence[str]) -> Comparison:
     """Compare, with a progress bar on a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description:<18}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        # Not the console's opinion: it takes a pipe for a terminal where colour is forced.
-        disable=not sys.stderr.isatty(),
-    ) as progress:
+    with progress_bar() as progress:
         total = sum(group.requests for group in fitting(groups, setting))
         tasks = {name: progress.add_task(name, total=total) for name in names}
         return compare(groups, setting, names, lambda name: progress.advance(tasks[name]))
