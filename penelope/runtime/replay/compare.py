@@ -185,32 +185,42 @@ def compare(
     `answered` is told the policy after every request of its replay.
     Raises `InvalidConfigError`, and `NothingFits` if a group has no session that can run.
     """
-    configs = {name: setting.config(name, groups[0].unit_tokens) for name in names}
-    for name in names:
-        cache(name, configs[name])  # refused now or never
+    check_policies(setting, names, groups[0].unit_tokens)
     runnable = fitting(groups, setting)
     per_group: list[dict[str, Replayed]] = []
     for group in runnable:
         done: dict[str, Replayed] = {}
         for name in names:
-            server = Server(
-                cache(name, configs[name]),
-                setting.cost,
-                setting.timing,
-                setting.scheduler,
-                group.unit_tokens,
-            )
-            done[name] = replay(group, server, setting.concurrency, partial(answered, name))
-        _check_first_time_cost(done)
+            done[name] = replay_under(group, setting, name, partial(answered, name))
+        first = {name: first_time_cost(d.counters) for name, d in done.items()}
+        assert len(set(first.values())) == 1, f"policies did different work: {first}"
         per_group.append(done)
     scale = setting.cost.scale
-    replicates = [{n: _summary([done[n]], scale) for n in names} for done in per_group]
+    replicates = [{n: summary([done[n]], scale) for n in names} for done in per_group]
     return Comparison(
-        {n: _summary([done[n] for done in per_group], scale) for n in names},
+        {n: summary([done[n] for done in per_group], scale) for n in names},
         replicates,
-        {n: _ratios([(r[names[0]], r[n]) for r in replicates]) for n in names},
+        {n: ratios([(r[names[0]], r[n]) for r in replicates]) for n in names},
         sum(len(g.sessions) - len(r.sessions) for g, r in zip(groups, runnable, strict=True)),
     )
+
+
+def check_policies(setting: Setting, names: Sequence[str], unit_tokens: int) -> None:
+    """Raises `InvalidConfigError` if one of the policies cannot run in this setting."""
+    for name in names:
+        cache(name, setting.config(name, unit_tokens))
+
+
+def replay_under(
+    group: Trace, setting: Setting, name: str, answered: Callable[[], None]
+) -> Replayed:
+    """Replay a group, of which every session fits the device, under a named policy.
+
+    `answered` is called after every request.
+    """
+    kept = cache(name, setting.config(name, group.unit_tokens))
+    server = Server(kept, setting.cost, setting.timing, setting.scheduler, group.unit_tokens)
+    return replay(group, server, setting.concurrency, answered)
 
 
 def fitting(groups: Sequence[Trace], setting: Setting) -> list[Trace]:
@@ -239,20 +249,17 @@ def largest_request(session: Session) -> int:
     return max(t.in_tokens + t.out_tokens for stream in session.streams for t in stream.turns)
 
 
-def _check_first_time_cost(done: dict[str, Replayed]) -> None:
-    """What is computed for the first time is the workload's, not the policy's.
+def first_time_cost(counters: Counters) -> int:
+    """What was computed for the first time: it is the workload's, not the policy's.
 
     Where an output is also another stream's prompt, whether a prefill or a decode computes it
     first depends on the order of events, so the two are added up.
     """
-    first = {
-        name: d.counters.computed - d.counters.recomputed + d.counters.decoded
-        for name, d in done.items()
-    }
-    assert len(set(first.values())) == 1, f"policies did different work: {first}"
+    return counters.computed - counters.recomputed + counters.decoded
 
 
-def _summary(runs: Sequence[Replayed], scale: int) -> Summary:
+def summary(runs: Sequence[Replayed], scale: int) -> Summary:
+    """What runs of one policy come to; `scale` is their cost model's."""
     ttft = np.array([t for run in runs for t in run.ttft])
     counted = [run.counters for run in runs]
 
@@ -289,17 +296,18 @@ def _summary(runs: Sequence[Replayed], scale: int) -> Summary:
     )
 
 
-def _ratios(pairs: Sequence[tuple[Summary, Summary]]) -> dict[str, Ratio]:
-    ratios = {}
+def ratios(pairs: Sequence[tuple[Summary, Summary]]) -> dict[str, Ratio]:
+    """How the second of each pair compares with the first: one pair a group of sessions."""
+    found = {}
     for metric in COMPARED:
         values = [(getattr(base, metric), getattr(own, metric)) for base, own in pairs]
         defined = all(base > 0 and own > 0 for base, own in values)
-        ratios[metric] = Ratio(
+        found[metric] = Ratio(
             geometric_mean([own / base for base, own in values]) if defined else None,
             sum(own < base for base, own in values),
             len(values),
         )
-    return ratios
+    return found
 
 
 def as_json(comparison: Comparison, config: dict[str, object]) -> dict[str, object]:
