@@ -24,6 +24,7 @@ from penelope.policy import (
     State,
     Transfer,
 )
+from penelope.runtime.gauges import Flow, Gauge, gauge
 from penelope.runtime.slots import SlotTable, Staged
 from penelope.runtime.store import KVStore, StoreError
 
@@ -79,6 +80,16 @@ class Cache:
         self._store = store
         self._slots: SlotTable[list[int]] = SlotTable(lambda pieces: [*chain(*pieces)])
         self._observer = observer
+        self._flow = Flow()
+
+    @property
+    def flow(self) -> Flow:
+        """What has been moved and dropped so far: counters to export."""
+        return self._flow
+
+    def gauge(self, tier: Residency) -> Gauge:
+        """What a tier holds now: gauges to export."""
+        return gauge(self._state, tier)
 
     @property
     def state(self) -> State:
@@ -321,6 +332,7 @@ class Cache:
 
     def _commit(self, state: State, staged: Staged[list[int]]) -> None:
         self._slots.commit(staged)
+        self._flow = self._flow.after(staged.effects)
         self._state = state
 
 

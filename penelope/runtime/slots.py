@@ -34,7 +34,7 @@ S = TypeVar("S", bound=Slots)
 _I = TypeVar("_I")
 
 
-class _Rope(NamedTuple, Generic[S]):
+class Rope(NamedTuple, Generic[S]):
     """The slots of one node, in pieces, so that splits and merges copy no slots."""
 
     start: int
@@ -60,14 +60,16 @@ class _Rope(NamedTuple, Generic[S]):
 class Staged(NamedTuple, Generic[S]):
     """What following some effects comes to, before anything is changed."""
 
-    nodes: dict[NodeId, _Rope[S] | None]
-    moves: dict[MoveId, _Rope[S] | None]
+    nodes: dict[NodeId, Rope[S] | None]
+    moves: dict[MoveId, Rope[S] | None]
     freed: tuple[S, ...]
     """Device slots that the tree gives up."""
     freed_host: tuple[S, ...]
     surplus: tuple[tuple[int, S], ...]
     """(start, the tree's own slots) of the spans that the tree had already."""
     cleared: bool
+    effects: tuple[Effect, ...]
+    """What was followed."""
 
 
 _MAX_PIECES = 32
@@ -81,8 +83,8 @@ class SlotTable(Generic[S]):
 
     def __init__(self, concat: Callable[[list[S]], S]) -> None:
         self._concat = concat
-        self._nodes: dict[NodeId, _Rope[S]] = {}
-        self._moves: dict[MoveId, _Rope[S]] = {}
+        self._nodes: dict[NodeId, Rope[S]] = {}
+        self._moves: dict[MoveId, Rope[S]] = {}
 
     def slots(self, node: NodeId, start: int, end: int) -> tuple[S, ...]:
         """The slots of positions [start, end) of a resident node, in pieces."""
@@ -92,9 +94,9 @@ class SlotTable(Generic[S]):
         """The nodes that hold slots."""
         return self._nodes.keys()
 
-    def ropes(self) -> Iterable[tuple[NodeId, int, tuple[S, ...]]]:
-        """Every node that holds slots, where it starts, and its slots in pieces."""
-        return ((node, rope.start, rope.pieces) for node, rope in self._nodes.items())
+    def ropes(self) -> Iterable[tuple[NodeId, Rope[S]]]:
+        """Every node that holds slots, and these."""
+        return self._nodes.items()
 
     def arriving(self) -> Iterable[tuple[MoveId, tuple[S, ...]]]:
         """The fresh slots of every move in flight."""
@@ -109,6 +111,7 @@ class SlotTable(Generic[S]):
         target tier for a copy.
         """
         follow = _Follow(self._nodes, self._moves, self._concat, offered)
+        effects = tuple(effects)
         for effect in effects:
             if isinstance(effect, Copy | Moved | Unmoved):
                 follow.move(effect)
@@ -121,6 +124,7 @@ class SlotTable(Generic[S]):
             tuple(follow.freed[Residency.HOST]),
             tuple(follow.surplus),
             follow.cleared,
+            effects,
         )
 
     def commit(self, staged: Staged[S]) -> None:
@@ -131,7 +135,7 @@ class SlotTable(Generic[S]):
         _update(self._moves, staged.moves)
 
 
-def _update(table: dict[_I, _Rope[S]], changes: dict[_I, _Rope[S] | None]) -> None:
+def _update(table: dict[_I, Rope[S]], changes: dict[_I, Rope[S] | None]) -> None:
     for key, rope in changes.items():
         if rope is None:
             table.pop(key, None)
@@ -144,8 +148,8 @@ class _Follow(Generic[S]):
 
     def __init__(
         self,
-        nodes_before: Mapping[NodeId, _Rope[S]],
-        moves_before: Mapping[MoveId, _Rope[S]],
+        nodes_before: Mapping[NodeId, Rope[S]],
+        moves_before: Mapping[MoveId, Rope[S]],
         concat: Callable[[list[S]], S],
         offered: Callable[[int, int], S] | None,
     ) -> None:
@@ -153,8 +157,8 @@ class _Follow(Generic[S]):
         self._moves = moves_before
         self._concat = concat
         self._offered = offered
-        self.nodes: dict[NodeId, _Rope[S] | None] = {}
-        self.moves: dict[MoveId, _Rope[S] | None] = {}
+        self.nodes: dict[NodeId, Rope[S] | None] = {}
+        self.moves: dict[MoveId, Rope[S] | None] = {}
         self.freed: dict[Residency, list[S]] = {Residency.DEVICE: [], Residency.HOST: []}
         self.surplus: list[tuple[int, S]] = []
         self.cleared = False
@@ -163,15 +167,15 @@ class _Follow(Generic[S]):
         match effect:
             case Split(node, upper, at):
                 if (rope := self._find(node)) is not None:
-                    self.nodes[upper] = _Rope(rope.start, rope.cut(rope.start, at), rope.tier)
-                    self.nodes[node] = _Rope(at, rope.cut(at, rope.end), rope.tier)
+                    self.nodes[upper] = Rope(rope.start, rope.cut(rope.start, at), rope.tier)
+                    self.nodes[node] = Rope(at, rope.cut(at, rope.end), rope.tier)
             case Merge(upper, node):
                 above, below = self._find(upper), self._find(node)
                 self.nodes[upper] = None
                 if above is not None and below is not None:
                     self.nodes[node] = self._joined(above, below)
             case Adopt(node, start, end):
-                self.nodes[node] = _Rope(start, (self._offer(start, end),))
+                self.nodes[node] = Rope(start, (self._offer(start, end),))
             case Surplus(node, start, end):
                 own = self._resident(node).cut(start, end)
                 self.surplus.append((start, self._concat(list(own))))
@@ -188,29 +192,29 @@ class _Follow(Generic[S]):
     def move(self, effect: Copy | Moved | Unmoved) -> None:
         match effect:
             case Copy(move, _, start, end, target):
-                self.moves[move] = _Rope(start, (self._offer(start, end),), target)
+                self.moves[move] = Rope(start, (self._offer(start, end),), target)
             case Moved(move, node, start, end, target):
                 fresh = self._arriving(move)
                 self._give_up(self._resident(node))
-                self.nodes[node] = _Rope(start, fresh.cut(start, end), target)
+                self.nodes[node] = Rope(start, fresh.cut(start, end), target)
                 if end == fresh.end:
                     self.moves[move] = None
             case Unmoved(move):
                 self._give_up(self._arriving(move))
                 self.moves[move] = None
 
-    def _give_up(self, rope: _Rope[S]) -> None:
+    def _give_up(self, rope: Rope[S]) -> None:
         self.freed[rope.tier].extend(rope.pieces)
 
-    def _find(self, node: NodeId) -> _Rope[S] | None:
+    def _find(self, node: NodeId) -> Rope[S] | None:
         return self.nodes[node] if node in self.nodes else self._nodes.get(node)
 
-    def _resident(self, node: NodeId) -> _Rope[S]:
+    def _resident(self, node: NodeId) -> Rope[S]:
         rope = self._find(node)
         assert rope is not None, "a resident node without slots"
         return rope
 
-    def _arriving(self, move: MoveId) -> _Rope[S]:
+    def _arriving(self, move: MoveId) -> Rope[S]:
         rope = self.moves.get(move) or self._moves[move]
         assert rope is not None
         return rope
@@ -219,8 +223,8 @@ class _Follow(Generic[S]):
         assert self._offered is not None, "slots are adopted that nobody offered"
         return self._offered(start, end)
 
-    def _joined(self, upper: _Rope[S], lower: _Rope[S]) -> _Rope[S]:
+    def _joined(self, upper: Rope[S], lower: Rope[S]) -> Rope[S]:
         pieces = upper.pieces + lower.pieces
         if len(pieces) > _MAX_PIECES:
             pieces = (self._concat(list(pieces)),)
-        return _Rope(upper.start, pieces, upper.tier)
+        return Rope(upper.start, pieces, upper.tier)

@@ -5,8 +5,9 @@
     s.evict(1)
     assert s.show("abcdefg") == "__GGGG."
 
-One letter a unit: G is KV on the device, _ a hole, ~ a hole that is being refilled, . is not in the
-tree.  After every operation all the state and step invariants are checked.
+One letter a unit: G is KV on the device, C on the host (> and < while it leaves either), _ a hole,
+~ a hole that is being refilled, . is not in the tree.  After every operation all the state and step
+invariants are checked.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from penelope.policy import (
     DEFAULT_NAMESPACE,
     Acquired,
     Admitted,
+    Begun,
     Config,
     Evicted,
     Free,
     Inserted,
     Key,
     Match,
+    MoveId,
     Namespace,
+    Node,
     Plan,
     Receipt,
     Refilled,
@@ -32,13 +36,18 @@ from penelope.policy import (
     Residency,
     State,
     Step,
+    Transfer,
     acquire,
     admit,
+    begin,
     checkpoint,
     empty,
+    end,
     evict,
+    fail,
     insert,
     match,
+    next_transfer,
     pack,
     plan,
     policy,
@@ -46,11 +55,12 @@ from penelope.policy import (
     release,
     reserve,
     reset,
+    settle,
     touch,
 )
 from penelope_spec import check_refused, check_state, check_step
 
-Done = TypeVar("Done", Step, Acquired, Admitted, Evicted, Inserted, Refilled)
+Done = TypeVar("Done", Step, Acquired, Admitted, Begun, Evicted, Inserted, Refilled)
 
 
 def key(history: str) -> Key:
@@ -68,9 +78,14 @@ class Scene:
         page: int = 1,
         block: int = 2,
         sticky: bool = False,
+        keeps: int = 0,
+        swap: int = 0,
     ) -> None:
+        """With a swap buffer there is a host, which keeps so many units beside it."""
         position, granularity = policy(name)
-        self.state = empty(Config(capacity, page, block, position, granularity, sticky))
+        host = keeps + swap
+        tiers = {"host_capacity": host, "swap_buffer": swap}
+        self.state = empty(Config(capacity, page, block, position, granularity, sticky, **tiers))
 
     def insert(
         self, history: str, space: Namespace = DEFAULT_NAMESPACE, *, start: int = 0
@@ -113,6 +128,50 @@ class Scene:
     def checkpoint(self, receipt: Receipt, history: str) -> Inserted:
         return self._did("checkpoint", lambda s: checkpoint(s, receipt, key(history)))
 
+    # Moves between the tiers
+
+    def depart(self, transfer: Transfer) -> MoveId:
+        """Put a transfer in flight."""
+        return self._did("begin", lambda s: begin(s, transfer), transfer=transfer).move
+
+    def arrive(self, move: MoveId) -> Step:
+        return self._did("end", lambda s: end(s, move), move=move)
+
+    def give_up(self, move: MoveId) -> Step:
+        return self._did("fail", lambda s: fail(s, move), move=move)
+
+    def transfer(self, history: str, start: int, target: Residency) -> Transfer:
+        """Of the node of this history that begins there."""
+        found = self.match(history, at_most=len(history)).spans
+        (span,) = [span for span in found if span.start == start]
+        return Transfer(span.node, span.start, span.end, target)
+
+    def move(self, history: str, start: int, target: Residency) -> None:
+        self.arrive(self.depart(self.transfer(history, start, target)))
+
+    def next(self, receipt: Receipt) -> Transfer | None:
+        return next_transfer(self.state, receipt)
+
+    def carry_out(self, receipt: Receipt) -> list[Transfer]:
+        """All moves that a promise needs, one after another; then it is settled."""
+        done = []
+        while (transfer := self.next(receipt)) is not None:
+            self.arrive(self.depart(transfer))
+            done.append(transfer)
+        self._did("settle", lambda s: settle(s, receipt), receipt=receipt)
+        return done
+
+    def serve(self, history: str) -> Receipt:
+        """One request, from its plan to its output; it still holds its path."""
+        planned = self.plan(history)
+        done = self.admit(planned)
+        if done.pending:
+            self.carry_out(done.receipt)
+        for start, stop in planned.holes:
+            self.refill(done.receipt, start, stop)
+        self.checkpoint(done.receipt, history)
+        return done.receipt
+
     def evict(self, need: int) -> Evicted:
         return self._did("evict", lambda s: evict(s, need), need=need)
 
@@ -131,8 +190,7 @@ class Scene:
             node = None if child is None else self.state.nodes[child]
             if node is None:
                 break
-            letter = "G" if node.residency is Residency.DEVICE else "_"
-            letter = "~" if node.filler is not None else letter
+            letter = _letter(node)
             for at in range(node.start * width, node.end * width, page):
                 if units[at : at + page] != node.key[at : at + page]:
                     return picture.ljust(len(history), ".")
@@ -160,6 +218,14 @@ class Scene:
     def _rightly_refused(self, name: str, refusal: Refused, facts: dict[str, Any]) -> None:
         assert check_refused(self.state, name, refusal, **facts) == []
         assert check_state(self.state) == []
+
+
+def _letter(node: Node) -> str:
+    if node.move is not None:
+        return ">" if node.residency is Residency.DEVICE else "<"
+    if node.filler is not None:
+        return "~"
+    return {Residency.DEVICE: "G", Residency.HOST: "C", Residency.HOLE: "_"}[node.residency]
 
 
 def freed(done: Evicted | Admitted | Step) -> list[tuple[int, int]]:

@@ -5,6 +5,8 @@ Work is counted, not timed: a node map that notes each read tells what an operat
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -151,6 +153,49 @@ def test_case_68_a_history_grown_by_a_block_a_turn_for_twenty_thousand_turns(nam
     state = release(state, done.receipt).state
     assert len(state.nodes) == (2 if name == "penelope" else turns + 1)
     assert evict(state, turns // 2).freed == turns // 2
+
+
+def test_case_68_a_deep_tree_can_be_shown_compared_copied_hashed_and_pickled() -> None:
+    state = empty(Config(3_000, 1, 1, *policy("sglang-lru")))
+    whole = pack(range(3_000))
+    for turn in range(1, 1_501):  # node by node: this policy keeps every boundary
+        state = insert(state, Key(whole[: 8 * turn])).state
+    assert len(state.nodes) == 1_501
+    again = pickle.loads(pickle.dumps(state))
+    for other in (again, copy.copy(state), copy.deepcopy(state)):
+        assert other == state
+        assert hash(other) == hash(state)
+    assert repr(state).startswith("<State tick 1500: 1501 nodes")
+    assert evict(again, 1).effects == evict(state, 1).effects
+    assert again != evict(state, 1).state
+
+
+def test_case_65_one_long_history_loses_its_head_without_a_walk_along_it() -> None:
+    state = empty(Config(50_010, 1, 1, *HEAD))
+    state = insert(state, pack(range(50_000))).state
+    for _ in range(3):
+        watched, reads = counted(state)
+        state = evict(watched, 1).state
+        assert len(reads.read) <= 4
+    assert (state.totals.device, state.totals.hole) == (49_997, 3)
+
+
+def test_case_62_with_two_tiers_only_the_agreed_completions_count() -> None:
+    """Copies may take longer on one rank: what each is told in a step is what all agreed on."""
+    scenes = [Scene(block=1, capacity=8, keeps=6, swap=2) for _ in range(2)]
+    answers: list[list[object]] = [[], []]
+    for s, said in zip(scenes, answers, strict=True):
+        for history in ("abcd", "efgh", "ijkl", "abcdm", "efghn"):
+            done = s.admit(s.plan(history))
+            said += [done.effects, done.receipt, done.pending]
+            while (transfer := s.next(done.receipt)) is not None:
+                said += [transfer, s.arrive(s.depart(transfer)).effects]
+            s.carry_out(done.receipt)
+            said.append(s.checkpoint(done.receipt, history).effects)
+            said.append(s.release(done.receipt).effects)
+    assert answers[0] == answers[1]
+    assert scenes[0].state == scenes[1].state
+    assert scenes[0].state.totals.host > 0
 
 
 def test_case_62_the_same_operations_give_the_same_plans_in_another_instance() -> None:

@@ -11,6 +11,7 @@ from immutables import Map
 from penelope.policy import State
 from tests.property import moves
 from tests.property.moves import Moves
+from tests.property.tiers import Driver, drawn_config
 from tests.property.twin import Twin
 
 
@@ -22,7 +23,8 @@ def digest_of(state: State) -> bytes:
         for node in sorted(state.nodes.values(), key=lambda node: node.id)
     ]
     rest = sorted(state.leases.items()), list(state.victims.in_order()), state.totals
-    return repr((nodes, rest)).encode()
+    tiers = sorted(state.moves.items()), list(state.demotable.in_order())
+    return repr((nodes, rest, tiers)).encode()
 
 
 def run(steps: int) -> str:
@@ -41,6 +43,12 @@ def run(steps: int) -> str:
             hasher.update(digest_of(twin.state))
         hasher.update("\n".join(twin.program).encode())
         hasher.update(repr(twin.history).encode())
+        # And with two tiers: a driver that carries out moves, some of which fail.
+        rng = random.Random(seed)
+        driver = Driver(rng, drawn_config(rng), failing=0.1)
+        for _ in range(100):
+            driver.step()
+            hasher.update(digest_of(driver.state))
     return hasher.hexdigest()
 
 

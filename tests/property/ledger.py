@@ -13,6 +13,7 @@ from penelope.policy import (
     Effect,
     Free,
     Merge,
+    Moved,
     NodeId,
     Remove,
     Reset,
@@ -32,6 +33,8 @@ class Entry:
     start: int
     slots: list[int] | None
     """One a unit; None for a hole."""
+    tier: Residency = Residency.DEVICE
+    """Of the slots."""
 
     @property
     def end(self) -> int:
@@ -67,9 +70,10 @@ class Ledger:
                     self._split(node, upper, at)
                 case Merge(upper, node):
                     self._merge(upper, node)
-                case Free(node, start, stop):
+                case Free(node, start, stop, tier):
                     entry = self._whole(node, start, stop)
                     assert entry.slots is not None, f"{effect}: a hole has no slots to free"
+                    assert entry.tier is tier, f"{effect}: the slots are on the {entry.tier.value}"
                     entry.slots = None
                     freed.append(((entry.space, entry.path), entry.start))
                 case Adopt(node, start, stop):
@@ -80,13 +84,18 @@ class Ledger:
                     self._whole(node, start, stop)
                     assert entry.path == offer[1][:stop], f"{effect}: not the offered history"
                     assert entry.slots is None, f"{effect}: the node owns slots already"
-                    entry.slots = self.allocate(stop - start)
+                    entry.slots, entry.tier = self.allocate(stop - start), Residency.DEVICE
                     answered.append((start, stop))
                 case Surplus(node, start, stop):
                     entry = self.entries[node]
                     assert entry.slots is not None, f"{effect}: a hole makes nothing surplus"
                     assert entry.start <= start < stop <= entry.end, f"{effect}: not in the node"
                     answered.append((start, stop))
+                case Moved(_, node, start, stop, target):
+                    entry = self._whole(node, start, stop)
+                    assert entry.slots is not None, f"{effect}: a hole has nothing to move"
+                    assert entry.tier is not target, f"{effect}: it is there already"
+                    entry.slots, entry.tier = self.allocate(stop - start), target
                 case Remove(node):
                     assert self.entries.pop(node).slots is None, f"{effect}: its slots leak"
                 case Reset():
@@ -106,7 +115,11 @@ class Ledger:
         assert upper not in self.entries, f"{upper} is known already"
         slots, inside = entry.slots, at - entry.start
         self.entries[upper] = Entry(
-            entry.space, entry.path[:at], entry.start, None if slots is None else slots[:inside]
+            entry.space,
+            entry.path[:at],
+            entry.start,
+            None if slots is None else slots[:inside],
+            entry.tier,
         )
         entry.start, entry.slots = at, None if slots is None else slots[inside:]
 
@@ -115,6 +128,7 @@ class Ledger:
         assert above.path == entry.path[: entry.start], f"{upper} is not right above {node}"
         assert (above.slots is None) == (entry.slots is None), "KV merged with a hole"
         if above.slots is not None and entry.slots is not None:
+            assert above.tier is entry.tier, "the tiers differ"
             entry.slots = above.slots + entry.slots
         entry.start = above.start
 
@@ -122,14 +136,18 @@ class Ledger:
         """The shell's books agree with the state, and no slot has two owners."""
         nodes = {n.id: n for n in state.nodes.values() if not n.is_root}
         assert self.entries.keys() == nodes.keys()
-        owned: list[int] = []
+        owned: dict[Residency, list[int]] = {Residency.DEVICE: [], Residency.HOST: []}
         for node_id, entry in self.entries.items():
             node = nodes[node_id]
             assert (entry.space, entry.path) == path_of(state, node_id)
             assert entry.start == node.start
             assert (entry.slots is None) == (node.residency is Residency.HOLE)
-            owned += entry.slots or []
-        assert len(owned) == len(set(owned)) == state.totals.device
+            if entry.slots is not None:
+                assert entry.tier is node.residency
+                owned[entry.tier] += entry.slots
+        device, host = owned.values()
+        assert (len(device), len(host)) == (state.totals.device, state.totals.host)
+        assert len({*device, *host}) == len(device) + len(host)
 
 
 def _joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

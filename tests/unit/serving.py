@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penelope.policy import Key, Residency, pack
+from penelope.policy import Residency, pack
 from penelope.runtime.cache import Cache, Request
 from penelope.runtime.store import StoreError
 from penelope.runtime.symbolic import Job, SymbolicStore, prefill
+from penelope.testing.audit import TIERS
+from penelope.testing.audit import audit as found_wrong
 
 CAPACITY = 12
 
@@ -60,14 +62,9 @@ def cached(cache: Cache, store: SymbolicStore, tokens: Sequence[int]) -> None:
 
 def audit(cache: Cache, store: SymbolicStore, *running: Request) -> None:
     """Every slot has one owner, and holds the KV of the history that it is owned for."""
-    owned = [slot for request in running for slot in request.owned]
-    for node, slots in cache.resident():
-        assert len(slots) == node.length
-        digests = prefill(Key(node.key[: node.end * 4]))[node.start :]
-        store.check(slots, digests, "is kept")
-        owned += slots
-    assert len(owned) == len(set(owned)) == store.allocated
-    assert store.allocated == cache.state.used <= CAPACITY
+    held = {tier: store.held(tier) for tier in TIERS}
+    assert found_wrong(cache, held, running, prefill) == []
+    assert store.allocated == cache.state.used
 
 
 def snapshot(cache: Cache, store: SymbolicStore, request: Request) -> tuple[object, ...]:
