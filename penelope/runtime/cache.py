@@ -215,6 +215,7 @@ class Cache:
 
     def evict(self, need: int) -> int:
         """Drop at least `need` units, in either tier; how many were dropped."""
+        self._abandon()
         state, effects, freed = policy.evict(self._state, need)
         staged = self._stage("evict", state, effects)
         self._free_all(staged)
@@ -223,6 +224,7 @@ class Cache:
 
     def reset(self) -> None:
         """Forget every history and free every slot that the tree holds."""
+        self._abandon()
         state, effects = policy.reset(self._state)
         staged = self._stage("reset", state, effects)
         self._free_all(staged)
@@ -295,6 +297,7 @@ class Cache:
         self._free_all(staged)
         self._commit(state, staged)
         try:
+            self._abandon()
             while (transfer := policy.next_transfer(self._state, receipt)) is not None:
                 self.transfer(transfer)
             state, effects = policy.settle(self._state, receipt)
@@ -309,19 +312,26 @@ class Cache:
 
     def transfer(self, transfer: Transfer) -> None:
         """Move a span to the other tier; if the copy fails it stays where it is."""
+        self._abandon()
         state, effects, move = policy.begin(self._state, transfer)
         fresh = self._store.allocate(transfer.length, transfer.target)
         self._commit(state, self._stage("begin", state, effects, fresh, transfer.start))
         try:
             self._store.copy(self._copied(move, transfer), fresh, transfer.target)
+            self._end(policy.end, move)
         except StoreError:
-            state, effects = policy.fail(self._state, move)
-            staged = self._stage("fail", state, effects)
-            self._free_all(staged)
-            self._commit(state, staged)
+            self._end(policy.fail, move)
             raise
-        state, effects = policy.end(self._state, move)
-        staged = self._stage("end", state, effects)
+
+    def _abandon(self) -> None:
+        """Give up what a store that would not free has left in flight."""
+        for move in sorted(self._state.moves):
+            self._end(policy.fail, move)
+
+    def _end(self, end: Callable[[State, MoveId], policy.Step], move: MoveId) -> None:
+        """Let a move have happened, or not, and free the slots that it leaves."""
+        state, effects = end(self._state, move)
+        staged = self._stage(end.__name__, state, effects)
         self._free_all(staged)
         self._commit(state, staged)
 

@@ -41,9 +41,16 @@ G, C = Residency.DEVICE, Residency.HOST
 
 
 class BrokenLink(SymbolicStore):
-    """Its copies fail while it is told so."""
+    """Its copies fail while it is told so, and some of its calls of `free`."""
 
     broken = False
+    bad_frees = 0
+
+    def free(self, slots: Sequence[int], host: Sequence[int] = ()) -> None:
+        self.bad_frees -= 1
+        if self.bad_frees >= 0:
+            raise StoreError("free is out of order")
+        super().free(slots, host)
 
     def copy(self, source: Sequence[int], target: Sequence[int], tier: Residency) -> None:
         if self.broken:
@@ -111,6 +118,22 @@ def test_case_37_a_copy_that_fails_leaves_the_kv_where_it_is_and_says_so() -> No
     store.broken = False
     cache.release(serve(cache, store, [7, 8]))
     audit(cache, store)
+
+
+@pytest.mark.parametrize("bad", [1, 2])
+def test_case_37_a_move_whose_old_slots_cannot_be_freed_is_not_in_flight_for_ever(bad: int) -> None:
+    cache, store = tiers(4, keeps=2, swap=2, block=2)
+    wxyz = [1, 2, 3, 4]
+    cached(cache, store, wxyz)
+    store.bad_frees = bad
+    with pytest.raises(StoreError, match="free is out of order"):
+        serve(cache, store, [7, 8])
+    # One failure is undone at once; after two in a row the move is given up with the next.
+    assert len(cache.state.moves) == bad - 1
+    assert cache.state.totals.device == 4
+    running = serve(cache, store, [7, 8])
+    assert not cache.state.moves
+    audit(cache, store, running)
 
 
 def test_case_38_an_exchange_never_loses_what_it_is_loading() -> None:
