@@ -56,6 +56,25 @@ def test_predicted_speedup_matches_the_published_values(context: int, published:
     assert round(speedup, 2) == published
 
 
+def test_presets_have_the_published_kv() -> None:
+    """Qwen3-8B: 36 layers, key and value, 8 heads of 128, two bytes each."""
+    assert cost.preset("qwen3-8b").kv_bytes_per_token == 147_456
+    assert cost.preset("qwen3-235b-a22b").kv_bytes_per_token == 94 * 2 * 4 * 128 * 2
+
+
+def test_the_first_token_costs_the_linear_layers_alone() -> None:
+    model = cost.CostModel("m", Fraction(0), 1, 1, 1)
+    assert [model.token(position) for position in (0, 3)] == [0, 3]
+    assert [model.span(0, end) for end in (0, 4)] == [0, 6]
+
+
+def test_a_whole_context_may_be_evicted() -> None:
+    model = cost.CostModel("m", Fraction(0), 1, 1, 1)
+    # Either way all of it is computed again: positions 0 to 10.
+    assert cost.predict(model, 10, 1.0, 0, 1) == cost.Prediction(10, Fraction(55), Fraction(55))
+    assert cost.predict(model, 0, 0.0, 0, 1) == cost.Prediction(0, Fraction(0), Fraction(0))
+
+
 def test_prediction_counts_both_evictions() -> None:
     model = cost.CostModel("m", Fraction(10), 1, 1, 1)
     got = cost.predict(model, context=10, fraction=0.2, start=1, append=1)
@@ -131,8 +150,9 @@ def test_unknown_preset_lists_the_known_ones() -> None:
         ({"head_dim": None, "num_key_value_heads": None}, 4 * (ATTENTION + MLP)),
         ({"model_type": "gpt_neox"}, 4 * (ATTENTION + 2 * 64 * 100)),
         ({"num_experts": 0}, 4 * (ATTENTION + MLP)),
+        ({"hidden_size": 65, "head_dim": 8}, 4 * (4 * 65 * 64 + 3 * 65 * 100)),
     ],
-    ids=["defaults", "gqa", "head_dim", "null-defaults", "ungated", "no-experts"],
+    ids=["defaults", "gqa", "head_dim", "null-defaults", "ungated", "no-experts", "odd-width"],
 )
 def test_dense_weights(change: dict[str, Any], expected: int) -> None:
     assert weights(DENSE | change) == expected
@@ -160,10 +180,12 @@ def test_linear_term_is_the_average_over_layers() -> None:
         ({"decoder_sparse_step": 2}, 2, 0),
         ({"mlp_only_layers": [1, 3]}, 2, 0),
         ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, 1, 0),
+        ({"decoder_sparse_step": 3, "mlp_only_layers": [2]}, 0, 0),
         ({"first_k_dense_replace": 1}, 3, 0),
         ({"moe_layer_freq": 2}, 2, 0),
         ({"moe_layer_freq": [0, 1, 1, 1]}, 3, 0),
         ({"n_shared_experts": 2}, 4, 2 * EXPERT),
+        ({"num_shared_experts": 2}, 4, 2 * EXPERT),
         ({"shared_expert_intermediate_size": 7}, 4, 3 * 64 * 7 + 64),
     ],
     ids=str,
@@ -176,6 +198,22 @@ def test_expert_weights(change: dict[str, Any], sparse: int, extra: int) -> None
 def test_mixtral_experts_have_the_dense_width() -> None:
     config = DENSE | {"num_local_experts": 16, "num_experts_per_tok": 2}
     assert weights(config) == 4 * (ATTENTION + ROUTER + 2 * MLP)
+
+
+@pytest.mark.parametrize("name", ["num_experts", "num_local_experts", "n_routed_experts"])
+def test_experts_are_counted_by_whatever_name(name: str) -> None:
+    config = {k: v for k, v in EXPERTS.items() if k != "num_experts"}
+    assert weights({**config, name: 16}) == weights(EXPERTS)
+
+
+def test_all_experts_may_be_active() -> None:
+    assert weights(EXPERTS | {"num_experts_per_tok": 16}) == 4 * (ATTENTION + ROUTER + 16 * EXPERT)
+
+
+def test_a_model_without_a_type_is_a_gated_one_without_a_name() -> None:
+    config = {k: v for k, v in DENSE.items() if k != "model_type"}
+    assert weights(config) == weights(DENSE)
+    assert cost.from_hf_config(config).name == ""
 
 
 def test_a_model_of_experts_only_needs_no_dense_width() -> None:
@@ -241,6 +279,8 @@ def test_head_dim_that_cannot_be_derived_is_asked_for() -> None:
         ({"attention_chunk_size": 8192}, "chunked attention"),
         ({"kv_lora_rank": 512}, "latent attention"),
         ({"index_topk": 2048}, "sparse attention"),
+        ({"sparse_attention_config": {}}, "sparse attention"),
+        ({"sparse_config": {}}, "sparse attention"),
         ({"model_type": "mamba2"}, "state-space"),
         ({"model_type": "qwen3_next"}, "hybrid"),
         ({"hybrid_override_pattern": "M-M*"}, "hybrid"),
@@ -265,6 +305,7 @@ def test_other_attention_is_refused_with_the_reason(change: dict[str, Any], reas
         {"sliding_window": None},
         {"sliding_window": 8192, "max_position_embeddings": 8192},
         {"sliding_window": 512, "layer_types": ["full_attention"] * 4},
+        {"layer_types": ["attention"] * 4},
         {"attn_type_list": [1, 1, 1, 1]},
     ],
 )

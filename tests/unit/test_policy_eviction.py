@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from penelope.policy import (
     POLICIES,
-    Config,
     InsufficientSpace,
-    InvalidConfigError,
     Stop,
-    policy,
     private_span,
 )
 from tests.cases.scene import Scene, freed
@@ -250,24 +244,3 @@ def test_the_five_policies_differ_in_where_they_take_one_unit(name: str, left: s
     s.insert("abcdef")
     s.evict(1)
     assert s.show("abcdef") == left
-
-
-def test_an_unknown_policy_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(InvalidConfigError, match="unknown policy 'lru': choose from sglang-lru, "):
-        policy("lru")
-
-
-@pytest.mark.parametrize(
-    ("sizes", "text"),
-    [
-        ({"block_size": 6, "page_size": 4}, "block size 6 is not a multiple of page size 4"),
-        ({"device_capacity": 3, "page_size": 4, "block_size": 4}, "holds no page of 4"),
-        ({"page_size": 0}, "page_size is 0"),
-        ({"block_size": -1}, "block_size is -1"),
-        ({"device_capacity": 0}, "device_capacity is 0"),
-        ({"unit_bytes": 0}, "unit_bytes is 0"),
-    ],
-)
-def test_sizes_that_do_not_go_together_are_refused(sizes: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidConfigError, match=text):
-        replace(Config(64, 1, 64), **sizes)
