@@ -36,6 +36,10 @@ SUBCOMMANDS = {
         "penelope.commands.replay:replay",
         "Replay a trace in a closed loop and compare policies.",
     ),
+    "sweep": Subcommand(
+        "penelope.commands.sweep:sweep",
+        "Replay many settings on all cores; goes on where it stopped.",
+    ),
     "cost": Subcommand(
         "penelope.commands.cost:cost",
         "Predict the speed-up of evicting from the head, for one model.",
@@ -58,6 +62,7 @@ EXTRA_OF_MODULE = {
     "numpy": "replay",
     "matplotlib": "replay",
     "z3": "verify",
+    "ray": "ray",
     "sglang": "sglang",
     "torch": "sglang",
     "transformers": "sglang",

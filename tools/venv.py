@@ -49,6 +49,10 @@ LEVELS = {
 }
 
 
+OPTIONAL = {"ray"}
+"""Extras that none of these environments brings: no test needs them, and they change no cache."""
+
+
 def main(arguments: list[str]) -> int:
     match arguments:
         case ["--key"]:
@@ -155,12 +159,13 @@ def digest(*pins: str) -> str:
 def cache_key() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     table = project["project"]
+    extras = {n: e for n, e in table["optional-dependencies"].items() if n not in OPTIONAL}
     parts = [
         platform.python_implementation(),
         platform.python_version(),
         platform.machine(),
         digest(*LEVELS["sglang"].pins),
-        repr([project["build-system"], table["dependencies"], table["optional-dependencies"]]),
+        repr([project["build-system"], table["dependencies"], extras]),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

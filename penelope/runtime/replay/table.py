@@ -21,11 +21,11 @@ def table(comparison: Comparison) -> Table:
     for name, s in comparison.policies.items():
         ratios = comparison.ratios[name]
         base = name == first
-        recomputed = "" if base else _ratio(ratios["recomputed_units"], counted=False)
+        recomputed = "" if base else change(ratios["recomputed_units"], counted=False)
         shown.add_row(
             _broken(name),
             three_digits(s.ttft_mean_s),
-            "" if base else _ratio(ratios["ttft_mean_s"], counted=True),
+            "" if base else change(ratios["ttft_mean_s"], counted=True),
             three_digits(s.ttft_p50_s),
             three_digits(s.ttft_p99_s),
             f"{100 * s.hit_rate:.1f}%".replace("100.0", "100"),
@@ -85,14 +85,15 @@ def legend(comparison: Comparison) -> str:
     )
 
 
-def _ratio(ratio: Ratio, *, counted: bool) -> str:
+def change(ratio: Ratio, *, counted: bool) -> str:
+    """A ratio as a change, with the groups that are better if they are `counted`."""
     mean = ratio.geometric_mean
     if mean is None:
         return "-"
-    change = f"{100 * (mean - 1):+.0f}%" if mean < 10 else f"x{three_digits(mean)}"
-    if counted and ratio.groups > 1:
-        change += f" {ratio.groups_better}/{ratio.groups}"
-    return change
+    shown = f"{100 * (mean - 1):+.0f}%" if mean < 10 else f"x{three_digits(mean)}"
+    return (
+        f"{shown} {ratio.groups_better}/{ratio.groups}" if counted and ratio.groups > 1 else shown
+    )
 
 
 def _units(units: float) -> str:

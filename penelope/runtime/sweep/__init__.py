@@ -1,0 +1,1 @@
+"""Many settings over one workload: which there are, running them, and what they come to."""

@@ -1,0 +1,131 @@
+"""The cells of a sweep: every combination of the values of its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from typing import Any, NamedTuple
+
+from penelope.policy import POLICIES
+from penelope.policy.errors import PenelopeError
+from penelope.runtime.replay.arms import ARMS, switches
+from penelope.runtime.replay.compare import (
+    Setting,
+    Summary,
+    check_policies,
+    first_time_cost,
+    fitting,
+    replay_under,
+    summary,
+)
+from penelope.runtime.replay.options import Options
+from penelope.runtime.traces import Trace
+
+FIGURES = tuple(field.name for field in fields(Summary) if field.name != "policy_seconds")
+"""What is kept of a `Summary`: everything that does not depend on the machine."""
+
+
+class SweepError(PenelopeError):
+    """A sweep that cannot be run, or not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One setting, and the policies that are compared in it."""
+
+    options: Options
+    setting: Setting
+    policies: tuple[str, ...]
+    baseline: str
+    """The one of them that the others are compared with."""
+
+
+class Task(NamedTuple):
+    """One replay: the unit of work that is done once and never again."""
+
+    cell: int
+    policy: str
+    group: int
+
+
+class Row(NamedTuple):
+    """What one replay gave."""
+
+    refused_sessions: int
+    first_time: int
+    """The same for every policy, see `first_time_cost`.  Multiples of 1 / `CostModel.scale`."""
+    figures: dict[str, Any]
+    """By the names in `FIGURES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Cells, and the groups of sessions that each of them replays under each of its policies."""
+
+    cells: tuple[Cell, ...]
+    groups: tuple[Trace, ...]
+
+    def tasks(self) -> list[Task]:
+        """Every replay, in the order of the tables."""
+        return [
+            Task(number, policy, group)
+            for number, cell in enumerate(self.cells)
+            for policy in cell.policies
+            for group in range(len(self.groups))
+        ]
+
+    def check(self) -> None:
+        """Raises `PenelopeError` for a cell that cannot be run on these sessions."""
+        for cell in self.cells:
+            check_policies(cell.setting, cell.policies, self.groups[0].unit_tokens)
+            fitting(self.groups, cell.setting)
+
+    def perform(self, task: Task) -> Row:
+        """Replay one group under one policy in one cell."""
+        setting, group = self.cells[task.cell].setting, self.groups[task.group]
+        (runnable,) = fitting([group], setting)
+        done = replay_under(runnable, setting, task.policy, _ignore)
+        found = asdict(summary([done], setting.cost.scale))
+        return Row(
+            len(group.sessions) - len(runnable.sessions),
+            first_time_cost(done.counters),
+            {name: found[name] for name in FIGURES},
+        )
+
+
+def _ignore() -> None:
+    pass
+
+
+Axes = Mapping[str, Sequence[Any]]
+"""Values by the name of a field of `Options`, or of policies as `policy`."""
+
+
+def cells(grids: Sequence[Axes], baseline: str | None) -> tuple[Cell, ...]:
+    """Every combination of each grid's values, each setting once.
+
+    Without a `baseline`, a setting's first policy is it.  Raises `PenelopeError`.
+    """
+    policies: dict[Options, dict[str, None]] = {}
+    for grid in grids:
+        axes = dict(grid)
+        names = axes.pop("policy")
+        if not names:
+            raise SweepError(f"no policy is named: choose from {', '.join((*POLICIES, *ARMS))}")
+        for name in names:
+            switches(name)
+        for values in product(*axes.values()):
+            options = Options(**dict(zip(axes, values, strict=True)))
+            policies.setdefault(options, {}).update(dict.fromkeys(names))
+    found = []
+    for options, chosen in policies.items():
+        if baseline is not None and baseline not in chosen:
+            raise SweepError(
+                f"the baseline '{baseline}' is none of the policies {', '.join(chosen)}: "
+                "add it to --policy or choose one of these"
+            )
+        found.append(
+            Cell(options, options.setting(), tuple(chosen), baseline or next(iter(chosen)))
+        )
+    return tuple(found)
