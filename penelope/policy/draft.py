@@ -231,10 +231,7 @@ class Draft(Accounts):
             return node.id
         node = self.merge(node)
         # A boundary further up can only have changed if the one below it did.
-        while node.parent is not None:
-            merged = self.merge(self.nodes[node.parent])
-            if merged.id != node.id:
-                break
+        while (merged := self.merge(self.parent(node))).id == node.id:
             node = merged
         return node.id
 
@@ -280,11 +277,9 @@ class Draft(Accounts):
                 self.merge(upper, used_now=used_now)
 
     def merge_each(self, nodes: Iterable[NodeId]) -> None:
-        """Merge each of these, which may be gone by then, with its parent."""
+        """Merge each of these nodes of one path, given in position order, with its parent."""
         for node_id in nodes:
-            node = self.nodes.get(node_id)
-            if node is not None and node.parent is not None:
-                self.merge(self.nodes[node.parent])
+            self.merge(self.parent(self.nodes[node_id]))
 
     def _merges(self, upper: Node) -> bool:
         """Whether the policy may forget the boundary at the end of `upper`.

@@ -117,14 +117,13 @@ def next_demotion(state: State, units: int) -> Transfer | None:
 def _device_head(nodes: Nodes, leaf: Node) -> Node:
     """The first device node of the private span that ends in `leaf`; host spans are passed by."""
     head = node = leaf
-    while node.parent is not None:
-        above = nodes[node.parent]
-        if stop_below(above, shared=above.device_below > 1):
-            break
-        node = above
+    while True:
+        assert node.parent is not None, "the walk stops below the root"
+        node = nodes[node.parent]
+        if stop_below(node, shared=node.device_below > 1):
+            return head
         if node.residency is Residency.DEVICE:
             head = node
-    return head
 
 
 def begin(state: State, transfer: Transfer) -> Begun:
