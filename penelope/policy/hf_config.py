@@ -172,7 +172,7 @@ def _sparse_layers(config: Mapping[str, object], layers: int) -> Iterator[bool]:
     dense = config.get("mlp_only_layers") or []
     if not isinstance(dense, list | tuple) or not all(_is_int(i) for i in dense):
         raise InvalidField(f"mlp_only_layers {dense!r} is not a list of layer numbers; fix it")
-    frequency = config.get("moe_layer_freq", 1)
+    frequency = config.get("moe_layer_freq")
     if isinstance(frequency, list | tuple):
         if len(frequency) != layers:
             raise InvalidField(
