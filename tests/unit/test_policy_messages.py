@@ -297,6 +297,17 @@ def reserving_too_much() -> None:
     s.reserve(r, 5)
 
 
+@says(
+    InsufficientSpace,
+    "3 units are needed, 0 are free and 2 can be freed: wait until a running request ends",
+)
+def reserving_more_than_the_device_although_the_host_is_empty() -> None:
+    s = Scene(capacity=6, keeps=8, swap=2)
+    r = s.serve("abcd")
+    s.insert("xy")
+    s.reserve(r, 3)
+
+
 # Moves
 
 

@@ -1,0 +1,182 @@
+"""Two tiers, step by step: what moves next, what a move leaves behind, and what is promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from penelope.policy import (
+    InsufficientSpace,
+    MoveId,
+    Receipt,
+    Residency,
+    Transfer,
+    Unmoved,
+    forgo,
+    next_demotion,
+    settle,
+)
+from tests.cases.scene import Scene
+
+G, C = Residency.DEVICE, Residency.HOST
+
+
+def tiers(name: str = "penelope", *, capacity: int = 8) -> Scene:
+    return Scene(name, capacity=capacity, keeps=8, swap=2)
+
+
+def span(transfer: Transfer | None) -> tuple[int, int] | None:
+    return transfer and (transfer.start, transfer.end)
+
+
+def waiting() -> tuple[Scene, Receipt]:
+    """A request that waits for abcd from the host and for 1 new unit; 2 of 6 units are free."""
+    s = tiers(capacity=6)
+    s.insert("abcd")
+    s.move("abcd", 0, C)
+    s.insert("uvwxyz")
+    return s, s.begin("abcde")
+
+
+# What leaves the device next
+
+
+def test_what_is_shared_on_the_device_stays_until_one_branch_has_left() -> None:
+    s = tiers()
+    s.insert("abcd")
+    s.insert("abxy")
+    assert span(next_demotion(s.state, 4)) == (2, 4)
+    s.move("abcd", 2, C)
+    # Only abxy leads to device KV now, so the prefix is the head of what it has there.
+    assert span(next_demotion(s.state, 4)) == (0, 2)
+
+
+def test_a_span_that_leads_to_device_kv_twice_is_no_head() -> None:
+    s = tiers()
+    s.insert("abcd")
+    s.insert("abxy")
+    s.insert("abkl")
+    s.move("abcd", 2, C)
+    assert span(next_demotion(s.state, 4)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("tail-block", (3, 6)), ("leaf-head-block", (2, 5)), ("penelope", (0, 3))],
+)
+def test_what_leaves_lies_where_eviction_would_begin(name: str, left: tuple[int, int]) -> None:
+    s = tiers(name)
+    s.insert("ab")
+    s.insert("abcdef")
+    assert span(next_demotion(s.state, 3)) == left
+
+
+def test_nothing_leaves_where_nothing_is_asked_for_or_nothing_may() -> None:
+    s = tiers()
+    assert next_demotion(s.state, 4) is None
+    s.insert("abcd")
+    assert next_demotion(s.state, 0) is None
+    assert next_demotion(s.state, -1) is None
+    assert span(next_demotion(s.state, 1)) == (0, 1)
+    s.lock("abcd")
+    assert next_demotion(s.state, 1) is None
+
+
+# Ends of moves
+
+
+def test_moves_are_numbered_one_after_another_and_a_reset_goes_on_counting() -> None:
+    s = tiers()
+    s.insert("abcd")
+    assert s.depart(s.transfer("abcd", 0, C)) == MoveId(0)
+    s.arrive(MoveId(0))
+    assert s.depart(s.transfer("abcd", 0, G)) == MoveId(1)
+    s.arrive(MoveId(1))
+    nodes, receipts = s.state.next_node, s.state.next_receipt
+    s.reset()
+    assert (s.state.next_node, s.state.next_receipt, s.state.next_move) == (nodes, receipts, 2)
+
+
+def test_a_move_that_failed_says_what_stays_where() -> None:
+    s = tiers()
+    s.insert("abcd")
+    move = s.depart(s.transfer("abcd", 0, C))
+    assert s.give_up(move).effects == (Unmoved(move, 0, 4, C),)
+    assert s.show("abcd") == "GGGG"
+
+
+def test_what_arrives_is_joined_to_what_is_there_although_it_was_cut_on_its_way() -> None:
+    s = tiers()
+    s.insert("abcdef")
+    s.arrive(s.depart(s.transfer("abcdef", 0, C)._replace(end=2)))
+    move = s.depart(s.transfer("abcdef", 2, C))
+    s.touch("abcd")
+    assert s.ends() == [(0, 2), (2, 4), (4, 6)]
+    s.arrive(move)
+    # abcd was used later than what follows it: only that distinguishes two spans now.
+    assert s.ends() == [(0, 4), (4, 6)]
+
+
+# Promises
+
+
+def test_a_settled_promise_is_a_reservation_and_nothing_else() -> None:
+    s, r = waiting()
+    assert (s.state.totals.due, s.state.totals.promote, s.state.totals.reserved) == (1, 4, 0)
+    s.carry_out(r)
+    assert (s.state.totals.due, s.state.totals.promote, s.state.totals.reserved) == (0, 0, 1)
+
+
+def test_what_another_request_has_promoted_is_promised_no_more() -> None:
+    s = tiers(capacity=12)
+    s.insert("abcd")
+    s.move("abcd", 0, C)
+    first, second = s.begin("abcde"), s.begin("abcdf")
+    assert s.state.totals.promote == 8
+    s.carry_out(first)
+    assert (s.state.totals.promote, s.next(second)) == (4, None)
+    s.state = settle(s.state, second).state
+    assert (s.state.totals.promote, s.state.totals.due, s.state.totals.reserved) == (0, 0, 2)
+
+
+def test_host_kv_that_a_receipt_was_not_promised_does_not_keep_it_waiting() -> None:
+    s = tiers()
+    s.insert("abcd")
+    s.move("abcd", 0, C)
+    r = s.lock("abcd")
+    assert settle(s.state, r).state.totals == s.state.totals
+    assert s.next(r) is None
+
+
+def test_a_request_may_forgo_what_it_waits_for() -> None:
+    s, r = waiting()
+    with pytest.raises(InsufficientSpace):
+        s.lock("uvwxyz")
+    s.state = forgo(s.state, r).state
+    assert (s.state.totals.due, s.state.totals.promote, s.next(r)) == (0, 0, None)
+    s.lock("uvwxyz")
+
+
+# Sums over both tiers
+
+
+def test_the_tiers_are_counted_apart_and_together() -> None:
+    s = tiers()
+    s.insert("abcdef")
+    s.move("abcdef", 0, C)
+    s.arrive(s.depart(s.transfer("abcdef", 0, G)._replace(end=2)))
+    found = s.match("abcdefg")
+    assert (found.device, found.host, found.reusable, found.compute) == (2, 4, 6, 1)
+    assert (s.state.evictable, s.state.protected, s.state.logical_used) == (6, 0, 6)
+    s.lock("abcdef")
+    assert (s.state.evictable, s.state.protected, s.state.available) == (0, 6, 6)
+
+
+def test_what_stands_in_the_swap_buffer_is_what_the_host_does_not_keep() -> None:
+    s = Scene(capacity=8, keeps=2, swap=4)
+    s.insert("abcdef")
+    assert s.state.staged == 0
+    first = s.depart(s.transfer("abcdef", 0, C)._replace(end=2))
+    assert (s.state.host_used, s.state.staged) == (2, 0)
+    s.arrive(first)
+    s.depart(s.transfer("abcdef", 2, C)._replace(end=5))
+    assert (s.state.host_used, s.state.staged, s.state.free) == (5, 3, 4)
