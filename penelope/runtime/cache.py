@@ -236,6 +236,11 @@ class Cache:
             node = self._state.nodes[node_id]
             yield node, [*chain(*self._slots.slots(node_id, node.start, node.end))]
 
+    def arriving(self) -> Iterable[tuple[MoveId, list[int]]]:
+        """Every move in flight with the slots that it fills: for audits."""
+        for move, pieces in self._slots.arriving():
+            yield move, [*chain(*pieces)]
+
     def _path(self, request: Request) -> list[Node]:
         """The nodes that a request locks, from the root's child on."""
         nodes = self._state.nodes

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from penelope.policy import Key, NodeId, Residency
-from penelope.runtime.cache import Cache, Request
+from penelope.policy import Key, MoveId, Node, NodeId, Residency, State
+from penelope.runtime.cache import Request
 from penelope_spec import Violation, check_slots, check_state
 
 T = TypeVar("T")
 Held = Mapping[Residency, Mapping[int, T]]
 """Every allocated slot of each tier, with what it holds."""
 
+
+class Audited(Protocol):
+    """What an audit reads of a cache."""
+
+    @property
+    def state(self) -> State: ...
+    def resident(self) -> Iterable[tuple[Node, list[int]]]: ...
+    def arriving(self) -> Iterable[tuple[MoveId, list[int]]]: ...
+
+
 TIERS: Final = (Residency.DEVICE, Residency.HOST)
 
 
 def audit(
-    cache: Cache,
+    cache: Audited,
     held: Held[T],
     running: Iterable[Request],
     prefill: Callable[[Key], Sequence[T]],
@@ -46,7 +56,8 @@ def audit(
             if slot in in_tier and in_tier[slot] != due
         )
     requests = [slot for request in running for slot in request.owned]
-    wrong += check_slots(state, owned[TIERS[0]], held=requests, host=owned[TIERS[1]])
+    moving = dict(cache.arriving())
+    wrong += check_slots(state, owned[TIERS[0]], held=requests, host=owned[TIERS[1]], moving=moving)
     if len(requests) != state.totals.reserved:
         wrong.append(
             Violation(
@@ -57,6 +68,8 @@ def audit(
     for tier in TIERS:
         owners = {slot for slots in owned[tier].values() for slot in slots}
         owners.update(requests if tier is Residency.DEVICE else ())
+        for move, fresh in moving.items():
+            owners.update(fresh if state.moves[move].target is tier else ())
         for strays, says in (
             (held[tier].keys() - owners, "are allocated and nobody owns them"),
             (owners - held[tier].keys(), "are owned and not allocated"),

@@ -13,6 +13,7 @@ DOCS = ROOT / "docs"
 DECISIONS = DOCS / "decisions"
 RESULTS = DOCS / "results"
 HOW_IT_WORKS = DOCS / "how-it-works.md"
+CONFORMANCE = DOCS / "conformance.md"
 
 
 def documents() -> list[Path]:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penelope.policy import POLICIES, Config, Key, Refused, Residency, pack, policy
+from penelope.runtime import symbolic
 from penelope.runtime.cache import Cache, Request
 from penelope.runtime.store import StoreError
-from penelope.runtime.symbolic import Job, SymbolicStore, WrongKV, prefill
+from penelope.runtime.symbolic import Job, SymbolicStore, WrongKV
+from penelope.testing.audit import TIERS, audit
 
 FAILURES = st.sampled_from([False, False, False, False, True])
 
@@ -219,20 +221,10 @@ class Engine(RuleBasedStateMachine):
 
     @invariant()
     def every_slot_is_right_and_owned_once(self) -> None:
-        state = self.cache.state
-        owned = [slot for one in self.running for slot in one.request.owned]
-        assert state.totals.reserved == len(owned)
-        owners = {Residency.DEVICE: owned, Residency.HOST: list[int]()}
-        for node, slots in self.cache.resident():
-            assert len(slots) == node.length
-            digests = prefill(node.key)[node.start : node.end]
-            self.store.check(slots, digests, "is kept", node.residency)
-            owners[node.residency] += slots
-        for tier, slots in owners.items():
-            assert len(slots) == len(set(slots)), "one-copy: a slot has two owners"
-            assert set(slots) == set(self.store.held(tier)), "one-copy: no owner"
-        assert state.host_used <= state.config.host_capacity, "accounting"
-        assert not state.moves
+        held = {tier: self.store.held(tier) for tier in TIERS}
+        requests = [one.request for one in self.running]
+        assert audit(self.cache, held, requests, symbolic.prefill) == []
+        assert not self.cache.state.moves
 
 
 TestEngine = Engine.TestCase

@@ -1,0 +1,188 @@
+"""SGLang's own memory, and the adapter's table of slots, under the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from penelope.policy import Config, Effect, Residency, State
+from penelope.runtime.cache import Cache
+from penelope.runtime.slots import Staged
+from penelope.runtime.store import StoreError
+from penelope.testing import (
+    ONE_TIER,
+    TWO_TIERS,
+    ConformanceError,
+    InspectableStore,
+    StoreSuite,
+    check_cache,
+    check_store,
+)
+
+pytestmark = [pytest.mark.sglang, pytest.mark.smoke]
+
+DEVICE, HOST = Residency.DEVICE, Residency.HOST
+
+
+class EngineStore:
+    """SGLang's allocator and KV pool, and the adapter's host memory: K and V of two layers."""
+
+    def __init__(self, config: Config) -> None:
+        import torch
+        from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+        from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+        from penelope.sglang_adapter.host_memory import HostMemory
+
+        self.torch = torch
+        size = config.device_capacity
+        self.pool: Any = MHATokenToKVPool(
+            size,
+            page_size=1,
+            dtype=torch.float32,
+            head_num=1,
+            head_dim=4,
+            layer_num=2,
+            device="cpu",
+            enable_memory_saver=False,
+        )
+        self.allocator = TokenToKVPoolAllocator(size, torch.float32, "cpu", self.pool, False)
+        host = config.host_capacity
+        self.memory: Any = HostMemory(self.pool, host, 1) if host else None
+
+    def allocate(self, units: int, tier: Residency = DEVICE) -> list[int]:
+        if tier is HOST:
+            if units == 0:
+                return []
+            if self.memory is None:
+                raise StoreError("there is no host")
+            return [int(slot) for slot in self.memory.allocate(units)]
+        slots = self.allocator.alloc(units)
+        if slots is None:
+            raise StoreError(f"{units} slots are asked for")
+        return [int(slot) for slot in slots]
+
+    def free(self, slots: Sequence[int], host: Sequence[int] = ()) -> None:
+        self.allocator.free(self._indices(slots))
+        if host:
+            self.memory.free(self._indices(host))
+
+    def copy(self, source: Sequence[int], target: Sequence[int], tier: Residency) -> None:
+        device, host = (target, source) if tier is DEVICE else (source, target)
+        self.memory.copy(self._indices(device), self._indices(host), tier)
+
+    def write(self, slots: Sequence[int], marks: Sequence[int], tier: Residency) -> None:
+        """The bits of the mark, in K and in V of both layers."""
+        values = self.torch.tensor(marks, dtype=self.torch.int32).view(self.torch.float32)
+        for buffer in self._buffers(tier):
+            buffer[self._indices(slots)] = values.reshape(-1, 1, 1).expand(-1, 1, 4)
+
+    def read(self, slots: Sequence[int], tier: Residency) -> list[int]:
+        """The mark, if all layers have it."""
+        found = []
+        for slot in slots:
+            rows = [buffer[slot].contiguous() for buffer in self._buffers(tier)]
+            marks = self.torch.cat(rows).view(self.torch.int32).unique().tolist()
+            found.append(marks[0] if len(marks) == 1 else -1)
+        return found
+
+    def room(self, tier: Residency) -> int:
+        if tier is HOST:
+            return 0 if self.memory is None else int(self.memory.available())
+        return int(self.allocator.available_size())
+
+    def _buffers(self, tier: Residency) -> list[Any]:
+        if tier is DEVICE:
+            return [*self.pool.k_buffer, *self.pool.v_buffer]
+        return list(chain(*self.memory.pool.kv_buffer))
+
+    def _indices(self, slots: Sequence[int]) -> Any:
+        return self.torch.tensor(list(slots), dtype=self.torch.int64)
+
+
+class TestEngineStore(StoreSuite):
+    operations = 200
+    misuse = False  # SGLang's pools trust their callers
+
+    def make_store(self, config: Config) -> InspectableStore:
+        return EngineStore(config)
+
+
+def test_a_copy_that_leaves_out_a_layer_is_noticed() -> None:
+    class OneLayer(EngineStore):
+        def copy(self, source: Sequence[int], target: Sequence[int], tier: Residency) -> None:
+            kept = self.pool.k_buffer[1].clone()
+            super().copy(source, target, tier)
+            self.pool.k_buffer[1].copy_(kept)
+
+    with pytest.raises(ConformanceError, match=r"^moves-do-not-evict: "):
+        check_store(OneLayer, config=TWO_TIERS, misuse=False)
+
+
+class Shadowed(Cache):
+    """The runtime's cache, with the adapter's table following beside the runtime's own."""
+
+    def __init__(self, *arguments: Any) -> None:
+        import torch
+
+        from penelope.sglang_adapter.slots import SlotTable
+
+        super().__init__(*arguments)
+        self.torch = torch
+        self.freed: dict[Residency, list[int]] = {DEVICE: [], HOST: []}
+        self.table_of_tensors = SlotTable(
+            lambda slots: self.freed[DEVICE].extend(slots.tolist()),
+            lambda slots: self.freed[HOST].extend(slots.tolist()),
+            torch.device("cpu"),
+        )
+        self.offered: tuple[list[int], int] = ([], 0)
+
+    def _stage(
+        self,
+        name: str,
+        state: State,
+        effects: tuple[Effect, ...],
+        mine: list[int] | None = None,
+        start: int = 0,
+    ) -> Staged[list[int]]:
+        self.offered = (mine or [], start)
+        return super()._stage(name, state, effects, mine, start)
+
+    def _commit(self, state: State, staged: Staged[list[int]]) -> None:
+        super()._commit(state, staged)
+        mine, start = self.offered
+        self.freed = {DEVICE: [], HOST: []}
+        self.table_of_tensors.apply(
+            staged.effects, lambda low, high: self.torch.tensor(mine[low - start : high - start])
+        )
+        theirs = {
+            (node, tier): slots.tolist()
+            for tier in (DEVICE, HOST)
+            for node, _, slots in self.table_of_tensors.items(tier)
+        }
+        ours = {(node.id, node.residency): slots for node, slots in self.resident()}
+        gone = {DEVICE: [*chain(*staged.freed)], HOST: [*chain(*staged.freed_host)]}
+        if theirs != ours or self.freed != gone:
+            raise ConformanceError("one-copy", f"the tables differ: {theirs} and {ours}")
+
+
+@pytest.mark.parametrize("config", [ONE_TIER, TWO_TIERS], ids=["one tier", "two tiers"])
+def test_the_adapters_table_follows_as_the_runtimes_does(config: Config) -> None:
+    assert check_cache(Shadowed, config=config).seen["admitted"] > 20
+
+
+def test_a_table_that_forgets_a_merge_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from penelope.policy import Merge
+    from penelope.sglang_adapter import slots
+
+    apply = slots.SlotTable.apply
+
+    def forgetful(table: Any, effects: Sequence[Effect], offer: Any = None) -> Any:
+        return apply(table, [e for e in effects if not isinstance(e, Merge)], offer)
+
+    monkeypatch.setattr(slots.SlotTable, "apply", forgetful)
+    with pytest.raises(ConformanceError, match=r"^one-copy: the tables differ"):
+        check_cache(Shadowed, config=ONE_TIER)
