@@ -107,8 +107,13 @@ class PenelopeAdder(PrefillAdder):
         path: Path = req.last_node
         holes, self._holes = self._holes, ()
         refilling = self.tree_cache.refilling
-        before = refilling.filled if refilling.req is req else []
+        resumed = refilling.req is req
+        before = refilling.filled if resumed else []
         self._count(req, path, [*path.holes, *path.awaits, *before])
+        if resumed:
+            # Where SGLang counts a prefix by tier, these were the host's.
+            req.host_hit_length += refilling.brought
+            req.host_loaded_length += refilling.brought
         if not path.missing:
             super()._commit_prefill_admission(req, admission, mamba_gap_reserve)
             return
@@ -164,10 +169,13 @@ class PenelopeAdder(PrefillAdder):
             # The whole request must fit, or its first part would wait in vain for the rest.
             if self._tokens_of(req, path) >= self.rem_total_tokens:
                 return AddReqResult.NO_TOKEN
+            # What comes after the hole is brought back now: nobody can evict it any more.
+            if not self.tree_cache.bring(path):
+                return AddReqResult.OTHER
             lock = self.tree_cache.lock_for_refill(path)
         for span in parts:
             self._add_phantom(req, path, span, lock)
-        self.tree_cache.refilling.hold(req, lock, parts, self.tree_cache)
+        self.tree_cache.refilling.hold(req, lock, parts, self.tree_cache, path.host)
         self.tree_cache.statistics.add("partial_refills")
         return AddReqResult.OTHER
 
@@ -186,11 +194,11 @@ class PenelopeAdder(PrefillAdder):
         return parts
 
     def _tokens_of(self, req: Req, path: Path) -> int:
-        """What the request must still allocate in the end: holes, new tokens and output."""
+        """What the request must still allocate in the end: missing and new tokens, and output."""
         new = len(req.full_untruncated_fill_ids) - path.end
         output = max(req.sampling_params.max_new_tokens - len(req.output_ids), 0)
         holes = sum(end - start for start, end in path.holes)
-        return holes + new + min(output, _output_limit()) + self.page_size
+        return path.host + holes + new + min(output, _output_limit()) + self.page_size
 
     def _free_rows(self) -> int:
         """Rows of the request pool that this batch has not promised yet."""

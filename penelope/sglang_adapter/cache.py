@@ -1,8 +1,8 @@
 """SGLang's prefix cache, kept by the pure core.
 
 One mutable cell, ``state``; every operation is a pure step whose effects the
-slot table carries out.  SGLang's allocator owns the memory: the core is told
-what SGLang allocated and freed, and reserves nothing itself.
+slot table carries out.  SGLang's allocator owns the device memory: the core is
+told what SGLang allocated and freed, and reserves nothing itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     EvictParams,
     EvictResult,
     IncLockRefResult,
+    InitLoadBackParams,
     MatchPrefixParams,
     MatchResult,
     TreeLock,
@@ -45,6 +46,7 @@ from penelope.sglang_adapter.paths import Path, Range, namespace_of, pack_tokens
 from penelope.sglang_adapter.refilling import Refilling
 from penelope.sglang_adapter.slots import Offer, SlotTable
 from penelope.sglang_adapter.statistics import Statistics
+from penelope.sglang_adapter.tiers import Tiers
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -69,7 +71,14 @@ class PenelopeCache(BasePrefixCache):
         self.options = options
         self.statistics = Statistics()
         self.refilling = Refilling()
-        self.slots = SlotTable(self._free_slots, self.device)
+        self.tiers: Tiers | None = None
+        if options.host_tokens:
+            # It relies on more of SGLang than the rest does.
+            from penelope.sglang_adapter.host_memory import HostMemory
+
+            pool = self.token_to_kv_pool_allocator.get_kvcache()
+            self.tiers = Tiers(self, HostMemory(pool, options.host_tokens, self.page_size))
+        self.slots = SlotTable(self._free_slots, self._free_host, self.device)
         self.placement = PlacementEvents(params)
         self.kv_events = self.placement.recorder
         self._recent: Match | None = None
@@ -85,16 +94,17 @@ class PenelopeCache(BasePrefixCache):
         return NO_PATH
 
     def evictable_size(self) -> int:
-        return self.state.evictable
+        """Device tokens that can be had: what is dropped or goes to the host makes way."""
+        return self.state.totals.device - self.state.totals.locked
 
     def full_evictable_size(self) -> int:
-        return self.state.evictable
+        return self.evictable_size()
 
     def protected_size(self) -> int:
-        return self.state.protected
+        return self.state.totals.locked
 
     def full_protected_size(self) -> int:
-        return self.state.protected
+        return self.protected_size()
 
     def total_size(self) -> int:
         return self.state.totals.device
@@ -115,13 +125,16 @@ class PenelopeCache(BasePrefixCache):
         namespace = namespace_of(params.key, params.req)
         matched = policy.match(self.state, key, namespace, at_most=limit)
         if matched.spans:
-            self._apply(*policy.touch(self.state, matched))
+            self.apply(*policy.touch(self.state, matched))
         path = path_of(matched)
+        # SGLang takes the device part for a prefix and the host part for what follows it.  Only
+        # their sum is used before `init_load_back`, and then all of it is on the device.
         return MatchResult(
-            device_prefix_len=path.end,
+            device_prefix_len=path.end - path.host,
             last_device_node=path,
             last_host_node=path,
             best_match_node=path,
+            host_hit_length=path.host,
             full_kv_hit_length=matched.device,
         )
 
@@ -129,14 +142,14 @@ class PenelopeCache(BasePrefixCache):
         packed, limit = self._packed(key)
         matched = policy.match(self.state, packed, namespace_of(key), at_most=limit)
         if matched.spans:
-            self._apply(*policy.touch(self.state, matched))
+            self.apply(*policy.touch(self.state, matched))
 
     def path_device_indices(self, node: Path) -> torch.Tensor:
         """Slots along a path; those of page 0, never handed out, stand in for a hole."""
         if node.end == 0:
             return self.slots.empty
         parts: list[torch.Tensor] = []
-        for span in self._find(node).spans:
+        for span in self.find(node).spans:
             if span.residency is Residency.DEVICE:
                 parts.append(self.slots.part(span.node, span.start, span.end))
             else:
@@ -155,14 +168,14 @@ class PenelopeCache(BasePrefixCache):
         start, end = span
         found = [
             self.slots.part(part.node, max(start, part.start), min(end, part.end))
-            for part in self._find(path).spans
+            for part in self.find(path).spans
             if part.start < end and part.end > start
         ]
         return torch.cat(found)
 
     def dfs_weight_order(self, node_handles: Iterable[Path]) -> list[int]:
         """Requests in depth-first order, the subtree with most requests first."""
-        paths = [[span.node for span in self._find(p).spans] for p in node_handles]
+        paths = [[span.node for span in self.find(p).spans] for p in node_handles]
         weight: dict[int, int] = {}
         for path in paths:
             for node in path:
@@ -174,33 +187,46 @@ class PenelopeCache(BasePrefixCache):
     # Locks
 
     def inc_lock_ref(self, node: Path) -> IncLockRefResult:
-        before = self.state.evictable
-        acquired = policy.acquire(self.state, self._find(node))
-        self._apply(acquired.state, acquired.effects)
+        before = self.evictable_size()
+        acquired = policy.acquire(self.state, self.find(node))
+        self.apply(acquired.state, acquired.effects)
         return IncLockRefResult(
-            delta=self.state.evictable - before, node_id=int(acquired.receipt.id)
+            delta=self.evictable_size() - before, node_id=int(acquired.receipt.id)
         )
 
     def dec_lock_ref(self, node: Path, params: DecLockRefParams | None = None) -> DecLockRefResult:
         """Release by receipt; a second release of one receipt is refused by the core."""
         assert params is not None, "a lock is released with its receipt"
-        before = self.state.evictable
-        self._apply(*policy.release(self.state, Receipt(ReceiptId(params.node_id))))
-        return DecLockRefResult(delta=self.state.evictable - before)
+        before = self.evictable_size()
+        self.apply(*policy.release(self.state, Receipt(ReceiptId(params.node_id))))
+        return DecLockRefResult(delta=self.evictable_size() - before)
 
     def lock_for_refill(self, path: Path) -> TreeLock:
         """Lock a path and undertake to refill its holes.
 
         SGLang allocates and evicts for the whole batch later, so nothing is reserved here.
         """
-        matched = self._find(path)
+        matched = self.find(path)
         undertaken = Plan(matched, path.holes, path.awaits, allocate=0, evict=0, available=0)
         admitted = policy.admit(self.state, undertaken)
-        self._apply(admitted.state, admitted.effects)
+        self.apply(admitted.state, admitted.effects)
         return TreeLock(path, DecLockRefParams(node_id=int(admitted.receipt.id)))
 
     def release_aborted_request(self, handle: CacheRequestHandle) -> None:
         self.refilling.drop_if(handle, self)
+
+    # Moving
+
+    def init_load_back(self, params: InitLoadBackParams) -> tuple[int, Path] | None:
+        """Bring the host part of a locked path to the device; None to try again later."""
+        path: Path = params.best_match_node
+        if not self.bring(path):
+            return None
+        return path.host, path_of(self.find(path))
+
+    def bring(self, path: Path) -> bool:
+        """Whether all KV of a locked path is on the device now."""
+        return not path.host or (self.tiers is not None and self.tiers.bring(path))
 
     # Writing
 
@@ -208,7 +234,7 @@ class PenelopeCache(BasePrefixCache):
         """The slots that a phantom request computes become the tree's."""
         start, end = span
         step = policy.refill(self.state, _receipt(lock), start, end)
-        surplus = self._apply(
+        surplus = self.apply(
             step.state, step.effects, lambda low, high: slots[low - start : high - start].clone()
         )
         assert not surplus, f"[{start}, {end}) had KV before it was refilled"
@@ -230,7 +256,7 @@ class PenelopeCache(BasePrefixCache):
         def offer(start: int, end: int) -> torch.Tensor:
             return row[start:end].to(dtype=torch.int64, copy=True)
 
-        duplicates = self._apply(step.state, step.effects, offer)
+        duplicates = self.apply(step.state, step.effects, offer)
         path = Path(req.lock.node.namespace, key, aligned)
         for start, end in duplicates:
             self._replace_duplicate(req, start, end, self.slots_between(path, (start, end)))
@@ -246,26 +272,37 @@ class PenelopeCache(BasePrefixCache):
         self.req_to_token_pool.write((req.kv.req_pool_idx, slice(start, end)), kept.to(row.dtype))
 
     def evict(self, params: EvictParams) -> EvictResult:
-        """Free what is asked for, or all there is: SGLang asks for a little more than it needs."""
-        if params.num_tokens > self.state.evictable:
+        """Free what is asked for, or all there is: SGLang asks for a little more than it needs.
+
+        With a host tier, what it has room for goes there instead of being dropped.
+        """
+        if params.num_tokens > self.evictable_size():
             self.refilling.yield_memory(self)
-        need = min(params.num_tokens, self.state.evictable)
+        need = min(params.num_tokens, self.evictable_size())
         if need <= 0:
             return EvictResult()
         started = time.perf_counter()
-        step = policy.evict(self.state, need)
-        self._apply(step.state, step.effects)
+        before = self.state.totals.device
+        if self.tiers is None:
+            step = policy.evict(self.state, need)
+            self.apply(step.state, step.effects)
+            dropped = step.freed
+        else:
+            dropped = self.tiers.make_room(-(-need // self.page_size) * self.page_size)
+        freed = before - self.state.totals.device
         self.statistics.add("evictions")
-        self.statistics.add("evicted_tokens", step.freed)
-        self.statistics.add("over_evicted_tokens", step.freed - need)
-        self.update_eviction_metrics(step.freed, started)
-        return EvictResult(num_tokens_evicted=step.freed)
+        self.statistics.add("evicted_tokens", dropped)
+        self.statistics.add("over_evicted_tokens", freed - need)
+        self.update_eviction_metrics(freed, started)
+        return EvictResult(num_tokens_evicted=freed)
 
     def reset(self) -> None:
         """Forget everything.  SGLang clears the allocator itself."""
         self.refilling.drop(self)
         policy.reset(self.state)  # refuses while a request holds a lock
         self.slots.clear()
+        if self.tiers is not None:
+            self.tiers.memory.clear()
         self.state = self._empty_state()
         self._recent = None
         self.placement.cleared()
@@ -273,17 +310,10 @@ class PenelopeCache(BasePrefixCache):
     # Inside
 
     def _empty_state(self) -> State:
-        return policy.empty(
-            policy.Config(
-                device_capacity=self.token_to_kv_pool_allocator.size,
-                page_size=self.page_size,
-                block_size=self.options.block_for(self.page_size),
-                position=self.options.position,
-                granularity=self.options.granularity,
-            )
-        )
+        capacity = self.token_to_kv_pool_allocator.size
+        return policy.empty(self.options.config(capacity, self.page_size))
 
-    def _find(self, path: Path) -> Match:
+    def find(self, path: Path) -> Match:
         """Where a path lies in the tree now."""
         recent = self._recent
         if (
@@ -298,18 +328,22 @@ class PenelopeCache(BasePrefixCache):
             self._recent = recent
         return recent
 
-    def _apply(
+    def apply(
         self, state: State, effects: tuple[Effect, ...], offer: Offer | None = None
     ) -> list[Range]:
         before, self.state = self.state, state
         self.placement.record(before, state, effects)
         surplus = self.slots.apply(effects, offer)
-        self.statistics.holes(state.totals.hole)
+        self.statistics.resident(state.totals)
         return surplus
 
     def _free_slots(self, slots: torch.Tensor) -> None:
         # Pieces of a node are whole pages: each starts at the beginning of one.
         self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
+
+    def _free_host(self, slots: torch.Tensor) -> None:
+        assert self.tiers is not None, "host slots without a host tier"
+        self.tiers.memory.free(slots)
 
     def _packed(self, key: RadixKey) -> tuple[Key, int]:
         tokens: array[int] = key.token_ids

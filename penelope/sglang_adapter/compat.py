@@ -61,9 +61,40 @@ _SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "sglang.srt.mem_cache.common.match_kv_cache": ("req", "tree_cache"),
     "sglang.srt.mem_cache.common.release_kv_cache": ("req", "tree_cache", "checkpoint"),
     "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.checkpoint": ("req", "up_to"),
+    "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.init_load_back": ("params",),
     "sglang.srt.model_executor.runner.eager_runner.EagerRunner.__init__": ("model_runner",),
     "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._build_default_req_pool": (
         "max_num_reqs",
+    ),
+}
+
+
+# The same for a host tier.
+_HOST_SIGNATURES: Mapping[str, tuple[str, ...]] = {
+    "sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler._build_mha_mla_host_pool": (
+        "pool",
+        "host_to_device_ratio",
+        "page_size",
+        "layout",
+        "allocator_type",
+        "pool_label",
+        "host_token_capacity",
+    ),
+    "sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler._mha_host_inputs": ("pool",),
+    "sglang.srt.mem_cache.pool_host.base.HostKVCache.alloc": ("need_size",),
+    "sglang.srt.mem_cache.pool_host.base.HostKVCache.free": ("indices",),
+    "sglang.srt.mem_cache.pool_host.base.HostKVCache.backup_from_device_all_layer": (
+        "device_pool",
+        "host_indices",
+        "device_indices",
+        "io_backend",
+    ),
+    "sglang.srt.mem_cache.pool_host.base.HostKVCache.load_to_device_per_layer": (
+        "device_pool",
+        "host_indices",
+        "device_indices",
+        "layer_id",
+        "io_backend",
     ),
 }
 
@@ -78,6 +109,9 @@ def require_supported(options: Options) -> None:
         )
     for target, names in _SIGNATURES.items():
         require_signature(target, names)
+    if options.host_tokens:
+        for target, names in _HOST_SIGNATURES.items():
+            require_signature(target, names)
 
 
 def require_signature(target: str, names: Iterable[str]) -> None:

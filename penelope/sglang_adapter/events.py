@@ -1,24 +1,40 @@
 """SGLang's KV placement events, from the core's effects.
 
 Routers keep a map of which blocks a worker holds.  A block is announced when
-its KV arrives (also when a hole is refilled) and withdrawn when it goes, so
-replaying the events gives exactly the resident blocks.
+its KV arrives in a tier (also when a hole is refilled) and withdrawn when it
+goes, so replaying the events gives exactly the resident blocks of each tier.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from sglang.srt.disaggregation.kv_events import StorageMedium
 from sglang.srt.mem_cache.events import KVCacheEventRecorder
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.utils import compute_node_hash_values
 
-from penelope.policy import UNIT_BYTES, Adopt, Effect, Free, Merge, Node, NodeId, State
+from penelope.policy import (
+    UNIT_BYTES,
+    Adopt,
+    Effect,
+    Free,
+    Merge,
+    Moved,
+    Node,
+    NodeId,
+    Residency,
+    State,
+)
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+
+
+_MEDIA: Final = {Residency.DEVICE: StorageMedium.GPU, Residency.HOST: StorageMedium.CPU}
+_OTHER: Final = {Residency.DEVICE: Residency.HOST, Residency.HOST: Residency.DEVICE}
 
 
 class _Label:
@@ -53,13 +69,18 @@ class PlacementEvents:
             if isinstance(effect, Merge):
                 survivor[effect.upper] = effect.node
         for effect in effects:
-            if isinstance(effect, Adopt | Free):
+            if isinstance(effect, Adopt | Free | Moved):
                 node = _holder(before, after, survivor, effect.node)
                 label = self._label(node, effect.start, effect.end)
-                if isinstance(effect, Adopt):
-                    self.recorder.record_store(label)
-                else:
-                    self.recorder.record_remove(label)
+                match effect:
+                    case Adopt():
+                        self.recorder.record_store(label, _MEDIA[Residency.DEVICE])
+                    case Free(tier=tier):
+                        self.recorder.record_remove(label, _MEDIA[tier])
+                    case Moved(target=target):
+                        # Announced where it is before it is withdrawn from where it was.
+                        self.recorder.record_store(label, _MEDIA[target])
+                        self.recorder.record_remove(label, _MEDIA[_OTHER[target]])
 
     def _label(self, node: Node, start: int, end: int) -> _Label:
         """The span below its whole history: a block's hash chains from the beginning.

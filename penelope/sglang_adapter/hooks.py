@@ -134,8 +134,12 @@ def refuse_early(_result: None, server_args: Any) -> None:
 
     settings = resolving_view(server_args)
     if settings.radix_cache_backend == options.BACKEND_NAME:
-        compat.require_supported(options.read())
+        chosen = options.read()
+        compat.require_supported(chosen)
         refusals.require_supported_settings(settings)
+        if settings.page_size is not None:
+            # The capacity is known only once the model is loaded.
+            chosen.config(device_capacity=settings.page_size, page_size=settings.page_size)
 
 
 def handshake(_result: None, scheduler: Any) -> None:
@@ -143,6 +147,8 @@ def handshake(_result: None, scheduler: Any) -> None:
     if isinstance(scheduler.tree_cache, PenelopeCache):
         compat.require_hooks([hook.target for hook in HOOKS])
         refusals.require_supported_scheduler(scheduler)
+        if scheduler.tree_cache.tiers is not None:
+            scheduler.tree_cache.tiers.memory.follow(scheduler.forward_stream)
 
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"

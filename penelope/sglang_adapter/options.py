@@ -2,6 +2,7 @@
 
 SGLang's launcher owns the command line and refuses flags it does not know, so
 ours are environment variables: SGLang passes them on to all its processes.
+`penelope serve` takes them as flags too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penelope.policy import Granularity, InvalidConfigError, Position
+from penelope.policy import Config, Granularity, InvalidConfigError, Position
 
 BACKEND_NAME = "penelope"
 DEFAULT_BLOCK = 64
+DEFAULT_SWAP = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,39 @@ class Options:
     granularity: Granularity = Granularity.BLOCK
     block_size: int | None = None
     phantom_rows: int = 16
+    host_tokens: int = 0
+    swap_tokens: int | None = None
     allow_untested: bool = False
 
     def block_for(self, page_size: int) -> int:
         """The eviction block in tokens: as asked for, else the whole pages nearest above 64."""
         if self.block_size is not None:
             return self.block_size
-        return -(-DEFAULT_BLOCK // page_size) * page_size
+        return _up(DEFAULT_BLOCK, page_size)
+
+    def config(self, device_capacity: int, page_size: int) -> Config:
+        """What the core is told.  Raises `InvalidConfigError` if the sizes do not go together."""
+        block = self.block_for(page_size)
+        swap = 0
+        if self.host_tokens:
+            swap = _up(DEFAULT_SWAP, block) if self.swap_tokens is None else self.swap_tokens
+        elif self.swap_tokens is not None:
+            raise InvalidConfigError(
+                "PENELOPE_SWAP_TOKENS is set without a host tier: set PENELOPE_HOST_TOKENS too"
+            )
+        return Config(
+            device_capacity=device_capacity,
+            page_size=page_size,
+            block_size=block,
+            position=self.position,
+            granularity=self.granularity,
+            host_capacity=self.host_tokens,
+            swap_buffer=swap,
+        )
+
+
+def _up(tokens: int, step: int) -> int:
+    return -(-tokens // step) * step
 
 
 DOCUMENTED: Mapping[str, str] = {
@@ -41,9 +69,18 @@ DOCUMENTED: Mapping[str, str] = {
     "to whole pages)",
     "PENELOPE_PHANTOM_ROWS": "rows added to the request pool for phantom requests, at least 1 "
     "(default 16)",
+    "PENELOPE_HOST_TOKENS": "tokens of KV that host memory holds beside the GPU's, the swap buffer "
+    "included, a multiple of --page-size (default 0: one tier)",
+    "PENELOPE_SWAP_TOKENS": "of these, tokens that only exchanges between full tiers use, a "
+    "multiple of the block (default 1024, rounded up to whole blocks)",
     "PENELOPE_ALLOW_UNTESTED_SGLANG": "1 to start with an SGLang version that was not tested "
     "(default 0)",
 }
+
+
+def flag(name: str) -> str:
+    """The option as `penelope serve` takes it."""
+    return "--" + name.lower().replace("_", "-")
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Options:
@@ -58,6 +95,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Options:
             f"{unknown[0]} is not an option: choose from {', '.join(DOCUMENTED)}"
         )
     block = environment.get("PENELOPE_BLOCK_SIZE")
+    swap = environment.get("PENELOPE_SWAP_TOKENS")
     return Options(
         position=Position(
             _choice(environment, "PENELOPE_POSITION", [p.value for p in Position], "private-head")
@@ -69,6 +107,10 @@ def read(environment: Mapping[str, str] = os.environ) -> Options:
         phantom_rows=_number(
             "PENELOPE_PHANTOM_ROWS", environment.get("PENELOPE_PHANTOM_ROWS", "16")
         ),
+        host_tokens=_number(
+            "PENELOPE_HOST_TOKENS", environment.get("PENELOPE_HOST_TOKENS", "0"), least=0
+        ),
+        swap_tokens=None if swap is None else _number("PENELOPE_SWAP_TOKENS", swap),
         allow_untested=environment.get("PENELOPE_ALLOW_UNTESTED_SGLANG", "0") == "1",
     )
 
@@ -84,7 +126,9 @@ def _choice(environment: Mapping[str, str], name: str, allowed: list[str], defau
     return value
 
 
-def _number(name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidConfigError(f"{name} is '{text}': it must be a whole number of at least 1")
+def _number(name: str, text: str, least: int = 1) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise InvalidConfigError(
+            f"{name} is '{text}': it must be a whole number of at least {least}"
+        )
     return int(text)

@@ -25,8 +25,8 @@ Range = tuple[int, int]
 class Path:
     """The first ``end`` tokens of a history, as matched.
 
-    |<-- device -->|<-- hole -->|<-- device -->|
-    0           holes[0]     holes[0]          end
+    |<-- device -->|<-- hole -->|<-- device or host -->|
+    0           holes[0]     holes[0]                 end
     """
 
     namespace: Namespace = DEFAULT_NAMESPACE
@@ -36,6 +36,8 @@ class Path:
     """Missing KV that somebody must compute, in position order."""
     awaits: tuple[Range, ...] = ()
     """Missing KV that a request admitted to the same batch computes."""
+    host: int = 0
+    """Tokens whose KV was on the host when the path was matched."""
 
     @property
     def missing(self) -> int:
@@ -50,6 +52,7 @@ def path_of(matched: Match) -> Path:
         matched.end,
         matched.holes,
         matched.awaits,
+        matched.host,
     )
 
 

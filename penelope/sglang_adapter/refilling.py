@@ -33,17 +33,22 @@ class Refilling:
         self._settled = False
         self.filled: list[Range] = []
         """What was recomputed for the request in earlier steps: not a cache hit of its own."""
+        self.brought = 0
+        """Tokens that were brought back from the host for the request in earlier steps."""
 
     def may_begin(self, req: Req) -> bool:
         """Whether this request may take several steps: no other one does."""
         return self.req is None or self.req is req
 
-    def hold(self, req: Req, lock: TreeLock, parts: Sequence[Range], cache: Locks) -> None:
+    def hold(
+        self, req: Req, lock: TreeLock, parts: Sequence[Range], cache: Locks, brought: int = 0
+    ) -> None:
         """These parts of its holes are being refilled; it keeps its place and its path."""
         assert self.may_begin(req), "two requests refill over several steps"
         self.let_go(cache)
         self.req, self._lock, self._settled = req, lock, False
         self.filled.extend(parts)
+        self.brought += brought
 
     def settle(self, cache: Locks) -> None:
         """This step's parts have their slots: between steps a plain lock is enough.
@@ -73,6 +78,7 @@ class Refilling:
         self.let_go(cache)
         self.req = None
         self.filled = []
+        self.brought = 0
 
     def drop_if(self, handle: CacheRequestHandle, cache: Locks) -> None:
         if self.req is not None and self.req.cache_request_handle == handle:

@@ -1,14 +1,16 @@
 """``penelope serve``: SGLang's launcher with Penelope as the cache.
 
-Every argument is SGLang's.  What is decided here is only the cache, and the
-check of the combination before a model is loaded.
+Every argument is SGLang's, but for `--penelope-…`, our options in the form of flags.  What is
+decided here is only the cache, and the check of the combination before a model is loaded.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import MutableMapping
 
-from penelope.policy import PenelopeError
+from penelope.policy import InvalidConfigError, PenelopeError
 from penelope.sglang_adapter import compat, options
 
 USER_ERROR = 2
@@ -17,12 +19,36 @@ USER_ERROR = 2
 def main(argv: list[str]) -> int:
     """Run the server until it is stopped; 2 and one line on standard error for a refusal."""
     try:
+        argv = take_options(argv, os.environ)
         chosen = options.read()
         compat.require_supported(chosen)
         return _launch(with_backend(argv))
     except PenelopeError as error:
         sys.stderr.write(f"penelope serve: {error}\n")
         return USER_ERROR
+
+
+def take_options(argv: list[str], environment: MutableMapping[str, str]) -> list[str]:
+    """Put our own flags into the environment, where every process finds them; the rest is left.
+
+    `--penelope-host-tokens 65536` sets PENELOPE_HOST_TOKENS.  Raises `InvalidConfigError` for a
+    flag that is none or that has no value.
+    """
+    rest: list[str] = []
+    arguments = iter(argv)
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        if not flag.startswith("--penelope-"):
+            rest.append(argument)
+            continue
+        name = flag.removeprefix("--").replace("-", "_").upper()
+        if name not in options.DOCUMENTED:
+            known = ", ".join(map(options.flag, options.DOCUMENTED))
+            raise InvalidConfigError(f"{flag} is not an option: choose from {known}")
+        if not equals and (value := next(arguments, "--")).startswith("--"):
+            raise InvalidConfigError(f"{flag} has no value: write {flag} VALUE")
+        environment[name] = value
+    return rest
 
 
 def with_backend(argv: list[str]) -> list[str]:
@@ -42,8 +68,6 @@ def with_backend(argv: list[str]) -> list[str]:
 
 
 def _launch(argv: list[str]) -> int:
-    import os
-
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from penelope.policy import Effect, NodeId, Reset
+from penelope.policy import Effect, NodeId, Reset, Residency
 from penelope.runtime import slots as runtime
 
 Offer = Callable[[int, int], torch.Tensor]
@@ -17,20 +17,29 @@ Offer = Callable[[int, int], torch.Tensor]
 
 
 class SlotTable:
-    """Follows effects; gives freed slots, whole pages at a time, to the callback."""
+    """Follows effects; gives freed slots, whole pages at a time, to the callback of their tier."""
 
-    def __init__(self, free: Callable[[torch.Tensor], None], device: torch.device) -> None:
+    def __init__(
+        self,
+        free: Callable[[torch.Tensor], None],
+        free_host: Callable[[torch.Tensor], None],
+        device: torch.device,
+    ) -> None:
         self._free = free
+        self._free_host = free_host
         self._table: runtime.SlotTable[torch.Tensor] = runtime.SlotTable(torch.cat)
         self._empty = torch.empty((0,), dtype=torch.int64, device=device)
 
     def __contains__(self, node: NodeId) -> bool:
         return node in self._table.nodes()
 
-    def items(self) -> Iterator[tuple[NodeId, int, torch.Tensor]]:
-        """(node, start, slots) of every resident node."""
-        for node, start, pieces in self._table.ropes():
-            yield node, start, _whole(pieces)
+    def items(
+        self, tier: Residency = Residency.DEVICE
+    ) -> Iterator[tuple[NodeId, int, torch.Tensor]]:
+        """(node, start, slots) of every node with KV in a tier."""
+        for node, rope in self._table.ropes():
+            if rope.tier is tier:
+                yield node, rope.start, _whole(rope.pieces)
 
     @property
     def empty(self) -> torch.Tensor:
@@ -42,6 +51,8 @@ class SlotTable:
         self._table.commit(staged)
         for slots in staged.freed:
             self._free(slots)
+        for slots in staged.freed_host:
+            self._free_host(slots)
         return [(start, start + len(own)) for start, own in staged.surplus]
 
     def clear(self) -> None:

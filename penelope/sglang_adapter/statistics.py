@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from penelope.policy import Totals
+
 
 @dataclass
 class Counts:
     evictions: int = 0
     evicted_tokens: int = 0
+    """Whose last copy went, in whichever tier it was."""
     over_evicted_tokens: int = 0
     """Evicted beyond what was asked for: at most a block for each eviction."""
     phantoms: int = 0
@@ -21,37 +24,69 @@ class Counts:
     """Holes that a request read from another request's phantom in the same batch."""
     reused_behind_hole_tokens: int = 0
     """Tokens reused although KV before them was missing: what a stock cache would recompute."""
+    demotions: int = 0
+    """Copies of a span to the host."""
+    demoted_tokens: int = 0
+    promotions: int = 0
+    """Copies of a span to the device."""
+    promoted_tokens: int = 0
+    swaps: int = 0
+    """Promotions while the swap buffer was in use: both tiers were full."""
+    swapped_tokens: int = 0
+    failed_moves: int = 0
+    """Copies that failed and were undone."""
 
 
 _HELP = {
-    "evicted_tokens": "Tokens of KV evicted",
+    "evicted_tokens": "Tokens whose last copy of KV was dropped",
     "over_evicted_tokens": "Tokens evicted beyond the shortfall",
     "phantoms": "Phantom requests run",
     "phantom_tokens": "Tokens recomputed by phantom requests",
     "reused_behind_hole_tokens": "Cached tokens reused behind a hole",
+    "demoted_tokens": "Tokens of KV moved to the host",
+    "promoted_tokens": "Tokens of KV moved to the device",
+    "swapped_tokens": "Of the promoted tokens, those exchanged through the swap buffer",
+    "failed_moves": "Copies between the tiers that failed and were undone",
+}
+_GAUGES = {
+    "device_tokens": "Tokens of cached KV on the device",
+    "host_tokens": "Tokens of cached KV on the host",
+    "hole_tokens": "Tokens kept without KV",
 }
 
 
 class Statistics:
     def __init__(self) -> None:
         self.counts = Counts()
-        self.hole_tokens = 0
+        self.levels = dict.fromkeys(_GAUGES, 0)
         self._counters: dict[str, Any] = {}
-        self._hole_gauge: Any = None
+        self._gauges: dict[str, Any] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
         setattr(self.counts, name, getattr(self.counts, name) + amount)
         if amount and name in self._counters:
             self._counters[name].inc(amount)
 
-    def holes(self, tokens: int) -> None:
-        """How many tokens of holes the tree holds now."""
-        self.hole_tokens = tokens
-        if self._hole_gauge is not None:
-            self._hole_gauge.set(tokens)
+    def moved(self, tokens: int, *, demotion: bool, swap: bool) -> None:
+        """A span has come to the other tier."""
+        self.add("demotions" if demotion else "promotions")
+        self.add("demoted_tokens" if demotion else "promoted_tokens", tokens)
+        if swap:
+            self.add("swaps")
+            self.add("swapped_tokens", tokens)
+
+    def resident(self, totals: Totals) -> None:
+        """What the tree holds now."""
+        self.levels = {
+            "device_tokens": totals.device,
+            "host_tokens": totals.host,
+            "hole_tokens": totals.hole,
+        }
+        for name, gauge in self._gauges.items():
+            gauge.set(self.levels[name])
 
     def snapshot(self) -> dict[str, int]:
-        return {**asdict(self.counts), "hole_tokens": self.hole_tokens}
+        return {**asdict(self.counts), **self.levels}
 
     def reset(self) -> None:
         self.counts = Counts()
@@ -64,10 +99,8 @@ class Statistics:
         for name, text in _HELP.items():
             counter = Counter(f"sglang:penelope_{name}_total", text, labelnames=names)
             self._counters[name] = counter.labels(**collector.labels)
-        gauge = Gauge(
-            "sglang:penelope_hole_tokens",
-            "Tokens kept without KV",
-            labelnames=names,
-            multiprocess_mode="mostrecent",
-        )
-        self._hole_gauge = gauge.labels(**collector.labels)
+        for name, text in _GAUGES.items():
+            gauge = Gauge(
+                f"sglang:penelope_{name}", text, labelnames=names, multiprocess_mode="mostrecent"
+            )
+            self._gauges[name] = gauge.labels(**collector.labels)

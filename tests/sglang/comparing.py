@@ -26,12 +26,16 @@ class Run:
     logprobs: Digests
     """History up to a position -> digests of the log-probabilities there, over all requests."""
     kv: dict[bytes, bytes]
-    """History up to a position -> digest of the resident K and V there."""
+    """History up to a position -> digest of K and V on the device there."""
+    host_kv: dict[bytes, bytes]
+    """The same on the host."""
     statistics: dict[str, int]
     phantom_rows: int
     prompt_tokens: int
     cached_tokens: int
     computed_rows: int
+    cached_by_tier: dict[str, int]
+    """The engine's own account of where cached prompt tokens were."""
 
 
 def play(engine: Engine, shape: Shape = CROWD, **settings: Any) -> Run:
@@ -48,12 +52,19 @@ def play(engine: Engine, shape: Shape = CROWD, **settings: Any) -> Run:
         workload.outputs(spoken),
         workload.by_history(found["records"], workload.histories(spoken)),
         found.get("resident", {}),
+        found.get("host_resident", {}),
         found.get("statistics", {}),
         found["origins"]["phantom"],
         sum(a["meta_info"]["prompt_tokens"] for a in answers),
         sum(a["meta_info"]["cached_tokens"] for a in answers),
         found["origins"]["real"] + found["origins"]["phantom"],
+        _by_tier(answers),
     )
+
+
+def _by_tier(answers: list[dict[str, Any]]) -> dict[str, int]:
+    details = [a["meta_info"].get("cached_tokens_details") or {} for a in answers]
+    return {tier: sum(d.get(tier, 0) for d in details) for tier in ("device", "host")}
 
 
 def differences(run: Run, reference: Run) -> list[str]:
@@ -70,7 +81,8 @@ def differences(run: Run, reference: Run) -> list[str]:
     ]
     if wrong_logprobs:
         found.append(f"log-probabilities differ at {len(wrong_logprobs)} positions")
-    wrong_kv = [h for h, d in run.kv.items() if h in reference.kv and reference.kv[h] != d]
-    if wrong_kv:
-        found.append(f"K and V differ at {len(wrong_kv)} positions")
+    for kv, where in ((run.kv, ""), (run.host_kv, " on the host")):
+        wrong_kv = [h for h, d in kv.items() if h in reference.kv and reference.kv[h] != d]
+        if wrong_kv:
+            found.append(f"K and V differ at {len(wrong_kv)} positions{where}")
     return found

@@ -17,7 +17,7 @@ import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_parallel
 
-from penelope.policy import Granularity, Position
+from penelope.policy import Granularity, Position, Residency
 from penelope.sglang_adapter import deterministic, hooks
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.options import Options
@@ -34,9 +34,13 @@ _rows: list[tuple[str, range, bool]] = []
 class _Switches:
     recording = False
     fault = ""
+    copies = 0
 
 
 def load() -> None:
+    HookRegistry.register(
+        "penelope.sglang_adapter.host_memory.HostMemory._copy_rows", _spoil_copy, HookType.AROUND
+    )
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     HookRegistry.register(f"{scheduler}.init_schedule_policy", _extend, HookType.AFTER)
     HookRegistry.register(f"{scheduler}.run_batch", _note_rows, HookType.BEFORE)
@@ -119,6 +123,23 @@ def _spoil(forward_batch: Any, _cls: type, batch: Any, *_: Any, **__: Any) -> No
             forward_batch.positions[rows] += 1
 
 
+def _spoil_copy(
+    original: Any, memory: Any, device: torch.Tensor, host: torch.Tensor, target: Residency
+) -> None:
+    """A copy that is left out, goes wrong or fails."""
+    _Switches.copies += 1
+    fault = _Switches.fault
+    if fault == "promotion-left-out" and target is Residency.DEVICE:
+        return
+    if fault == "demotion-left-out" and target is Residency.HOST:
+        return
+    if fault == "copy-reversed":
+        host = host.flip(0)
+    if fault == "copy-fails" and _Switches.copies % 5 == 0:
+        raise RuntimeError("the copy was made to fail")
+    original(memory, device, host, target)
+
+
 # The scheduler's side of the RPC
 
 
@@ -144,6 +165,8 @@ def penelope_configure(
     block: int | None = None,
     rows: int | None = None,
     mixed: bool | None = None,
+    host: int = 0,
+    swap: int = 0,
 ) -> None:
     """Change the idle engine: empties the cache first."""
     assert self.flush_cache(), "the engine is busy"
@@ -167,7 +190,13 @@ def penelope_configure(
             position=Position(position) if position else old.position,
             granularity=Granularity(granularity) if granularity else old.granularity,
             block_size=block or old.block_size,
+            host_tokens=host,
+            swap_tokens=swap or None,
         )
+        if not hasattr(self, "penelope_tiers"):
+            self.penelope_tiers = cache.tiers
+        cache.tiers = self.penelope_tiers if host else None
+        assert not host or cache.tiers is not None, "the engine was started without a host tier"
         cache.statistics.reset()
     self.tree_cache.reset()
 
@@ -227,7 +256,8 @@ def penelope_dump(self: Any, path: str) -> None:
         found["nodes"] = len(cache.state.nodes)
         found["tick"] = cache.state.tick
         found["refilling"] = None if cache.refilling.req is None else cache.refilling.req.rid
-        found["resident"] = _resident(cache)
+        found["resident"] = _resident(cache, Residency.DEVICE)
+        found["host_resident"] = _resident(cache, Residency.HOST)
     found["free_rows"] = self.req_to_token_pool.available_size()
     found["free_tokens"] = self.token_to_kv_pool_allocator.available_size()
     target = Path(f"{path}.{get_parallel().tp_rank}")
@@ -236,22 +266,14 @@ def penelope_dump(self: Any, path: str) -> None:
     partial.rename(target)
 
 
-def _resident(cache: PenelopeCache) -> dict[Digest, Digest]:
-    """History up to a position -> digest of K and V there, over all layers."""
-    pool = cache.token_to_kv_pool_allocator.get_kvcache()
-    layers = range(pool.layer_num)
+def _resident(cache: PenelopeCache, tier: Residency) -> dict[Digest, Digest]:
+    """History up to a position -> digest of K and V there, over all layers, in one tier."""
     found: dict[Digest, Digest] = {}
-    for node, start, slots in cache.slots.items():
+    buffers = _buffers(cache, tier)
+    for node, start, slots in cache.slots.items(tier):
         key = cache.state.nodes[node].key
         namespace = repr(cache.state.nodes[node].namespace).encode()
-        rows = torch.cat(
-            [
-                buffer(layer)[slots].flatten(1)
-                for layer in layers
-                for buffer in (pool.get_key_buffer, pool.get_value_buffer)
-            ],
-            dim=1,
-        ).numpy()
+        rows = torch.cat([buffer[slots].flatten(1) for buffer in buffers], dim=1).numpy()
         history = hashlib.blake2b(namespace, digest_size=16)
         history.update(key[: start * 4])
         for offset in range(len(slots)):
@@ -259,6 +281,18 @@ def _resident(cache: PenelopeCache) -> dict[Digest, Digest]:
             history.update(key[position * 4 : position * 4 + 4])
             found[history.digest()] = _digest(rows[offset].tobytes())
     return found
+
+
+def _buffers(cache: PenelopeCache, tier: Residency) -> list[torch.Tensor]:
+    """K and V of each layer in turn."""
+    pool = cache.token_to_kv_pool_allocator.get_kvcache()
+    layers = range(pool.layer_num)
+    if tier is Residency.HOST:
+        host: Any = cache.tiers.memory.pool if cache.tiers is not None else None
+        return (
+            [] if host is None else [b[i] for i in layers for b in (host.k_buffer, host.v_buffer)]
+        )
+    return [b(i) for i in layers for b in (pool.get_key_buffer, pool.get_value_buffer)]
 
 
 # Invariants, after every scheduler step
@@ -299,8 +333,23 @@ def audit(cache: PenelopeCache, owners: list[Any]) -> None:
     totals = cache.state.totals
     assert totals.device == resident, f"{resident} slots are resident, not {totals.device}"
     assert totals.reserved == 0, "SGLang reserves, the core does not"
+    assert not cache.state.moves, "a move is in flight between two steps"
+    if cache.tiers is not None:
+        _audit_host(cache)
     violations = check_state(cache.state)
     assert not violations, violations
+
+
+def _audit_host(cache: PenelopeCache) -> None:
+    assert cache.tiers is not None
+    pool: Any = cache.tiers.memory.pool
+    held = [slots for _, _, slots in cache.slots.items(Residency.HOST)]
+    slots = torch.cat(held) if held else torch.empty(0, dtype=torch.int64)
+    assert len(torch.unique(slots)) == len(slots), "a host slot has two owners"
+    assert len(slots) == cache.state.totals.host, "host slots are not those of the tree"
+    assert cache.state.totals.host <= cache.state.config.host_resident, "the swap buffer is kept"
+    assert pool.available_size() + len(slots) == pool.size, "a host slot is lost"
+    assert pool.slot_used[slots].all(), "a host slot of the tree is free"
 
 
 assert hooks.HOOKS, "the adapter's hooks are what is tested here"

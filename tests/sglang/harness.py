@@ -48,6 +48,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "SGLANG_PLATFORM": "penelope_cpu",
         "PENELOPE_DETERMINISTIC": "1",
         "PENELOPE_TEST_RPC": "1",
+        # Room for the tests that use a host tier; the others are configured without one.
+        "PENELOPE_HOST_TOKENS": "8192",
         "OMP_NUM_THREADS": "1",
         **CHECKS,
         **more,

@@ -79,12 +79,55 @@ def test_under_pressure_equals_never_evicting(
     assert run.kv.keys() <= reference.kv.keys()
 
 
+TWO_TIERS: dict[str, Any] = {"pool": 3072, "host": 3072, "swap": 64}
+"""Together somewhat less than CROWD's histories need: both tiers are full and the rest is lost."""
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["", "mixed"])
+@pytest.mark.parametrize("chunk", [2048, 128], ids=["whole", "chunked"])
+@pytest.mark.parametrize("position", ["tail", "private-head"])
+def test_two_tiers_equal_never_evicting(
+    never_evicting: Reference, position: str, chunk: int, mixed: bool
+) -> None:
+    engine, reference = never_evicting
+    run = play(engine, **TWO_TIERS, position=position, chunk=chunk, mixed=mixed)
+    counted = run.statistics
+    assert counted["promotions"] >= 50
+    assert counted["swaps"] >= 20
+    assert counted["evictions"] >= 10
+    assert counted["evicted_tokens"] > 0
+    if position == "private-head":
+        assert counted["phantoms"] >= 3
+    assert counted["failed_moves"] == 0
+    assert differences(run, reference) == []
+    assert run.logprobs.keys() == reference.logprobs.keys(), "the same positions were computed"
+    assert len(run.kv) > TWO_TIERS["pool"] / 2
+    assert len(run.host_kv) > TWO_TIERS["host"] / 2
+    assert run.kv.keys() | run.host_kv.keys() <= reference.kv.keys()
+
+
 @pytest.mark.parametrize("schedule", ["lpm", "fcfs", "dfs-weight"])
 def test_under_every_schedule(never_evicting: Reference, schedule: str) -> None:
     engine, reference = never_evicting
     run = play(engine, pool=SMALL_POOL, schedule=schedule, chunk=256)
     assert run.statistics["phantoms"] >= 5
     assert differences(run, reference) == []
+
+
+@pytest.mark.parametrize("fault", ["promotion-left-out", "demotion-left-out", "copy-reversed"])
+def test_a_wrong_copy_is_caught(never_evicting: Reference, fault: str) -> None:
+    engine, reference = never_evicting
+    engine.call("penelope_fault", name=fault)
+    try:
+        run = play(engine, **TWO_TIERS)
+    finally:
+        engine.call("penelope_fault", name="")
+    assert run.statistics["promotions"] >= 50
+    found = differences(run, reference)
+    assert any("outputs" in text for text in found), found
+    assert any("K and V" in text for text in found), found
+    if fault != "promotion-left-out":
+        assert any("on the host" in text for text in found), found
 
 
 @pytest.mark.parametrize("fault", ["hole-left-unfilled", "wrong-positions"])

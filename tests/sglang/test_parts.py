@@ -30,10 +30,42 @@ def test_options_are_read_and_refused_by_name() -> None:
         ("PENELOPE_GRANULARITY", "page"),
         ("PENELOPE_BLOCK_SIZE", "0"),
         ("PENELOPE_PHANTOM_ROWS", "none"),
+        ("PENELOPE_HOST_TOKENS", "-1"),
+        ("PENELOPE_SWAP_TOKENS", "0"),
         ("PENELOPE_UNKNOWN", "1"),
     ):
         with pytest.raises(InvalidConfigError, match=name):
             options.read({name: value})
+
+
+def test_sizes_of_a_host_tier_are_refused_by_name() -> None:
+    two = options.read({"PENELOPE_HOST_TOKENS": "9600"})
+    config = two.config(device_capacity=4800, page_size=48)
+    assert (config.host_capacity, config.swap_buffer, config.block_size) == (9600, 1056, 96)
+    assert options.read({"PENELOPE_HOST_TOKENS": "0"}).config(4096, 16).logical_capacity == 4096
+    for host, swap, wrong in (
+        ("65536", "100", "swap buffer 100 is not a whole number of blocks"),
+        ("512", "1024", "host capacity 512 is smaller than its swap buffer 1024"),
+        ("65530", "1024", "host_capacity 65530 is not a multiple of page size 16"),
+        ("0", "1024", "without a host tier"),
+    ):
+        sizes = {"PENELOPE_HOST_TOKENS": host, "PENELOPE_SWAP_TOKENS": swap}
+        with pytest.raises(InvalidConfigError, match=wrong):
+            options.read(sizes).config(device_capacity=16, page_size=16)
+
+
+def test_serve_takes_our_options_as_flags() -> None:
+    environment: dict[str, str] = {}
+    arguments = ["--port", "1", "--penelope-host-tokens", "4096", "--penelope-swap-tokens=64", "-x"]
+    assert serve.take_options(arguments, environment) == ["--port", "1", "-x"]
+    assert environment == {"PENELOPE_HOST_TOKENS": "4096", "PENELOPE_SWAP_TOKENS": "64"}
+    for wrong, why in (
+        (["--penelope-hosts", "1"], "--penelope-hosts is not an option: choose from .*host-tokens"),
+        (["--penelope-host-tokens"], "has no value"),
+        (["--penelope-host-tokens", "--port"], "has no value"),
+    ):
+        with pytest.raises(InvalidConfigError, match=why):
+            serve.take_options(wrong, environment)
 
 
 def test_documentation_lists_every_option_and_refusal() -> None:
@@ -74,6 +106,7 @@ def test_an_untested_version_and_a_changed_seam_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compat.require_supported(Options())
+    compat.require_supported(Options(host_tokens=4096))
     monkeypatch.setattr(compat, "TESTED_VERSIONS", ("9.9.9",))
     with pytest.raises(compat.UnsupportedError, match=r"tested with SGLang 9\.9\.9"):
         compat.require_supported(Options())
@@ -139,41 +172,65 @@ def test_only_one_request_refills_over_several_steps() -> None:
     assert refilling.may_begin(other)
 
 
-def test_placement_events_rebuild_the_resident_blocks() -> None:
-    """Replaying SGLang's events, holes and refills included, gives exactly what is resident."""
-    from sglang.srt.mem_cache.events import KvEventLoraNames
+class Router:
+    """What a router knows: the blocks of each medium, from the events alone."""
 
-    from penelope.sglang_adapter.events import PlacementEvents
+    def __init__(self, page: int) -> None:
+        from sglang.srt.mem_cache.events import KvEventLoraNames
 
-    page = 4
-    events = PlacementEvents(
-        SimpleNamespace(
-            enable_kv_cache_events=True,
-            page_size=page,
-            dynamo_kv_event_format=False,
-            kv_event_lora_names=KvEventLoraNames(),
+        from penelope.sglang_adapter.events import PlacementEvents
+
+        self.page = page
+        self.held: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.events = PlacementEvents(
+            SimpleNamespace(
+                enable_kv_cache_events=True,
+                page_size=page,
+                dynamo_kv_event_format=False,
+                kv_event_lora_names=KvEventLoraNames(),
+            )
         )
-    )
-    held: dict[int, tuple[int, ...]] = {}
-    state = policy.empty(policy.Config(device_capacity=400, page_size=page, block_size=8))
-    source = random.Random(1)
-    histories = [[source.randrange(50) for _ in range(40)] for _ in range(3)]
-    refilled = 0
 
-    def follow(new: State, effects: tuple[policy.Effect, ...]) -> State:
-        events.record(state, new, effects)
-        for event in events.recorder.take():
+    def follow(self, old: State, new: State, effects: tuple[policy.Effect, ...]) -> State:
+        self.events.record(old, new, effects)
+        for event in self.events.recorder.take():
             kind = type(event).__name__
             if kind == "AllBlocksCleared":
-                held.clear()
+                self.held.clear()
             elif kind == "BlockStored":
                 for index, block in enumerate(event.block_hashes):
-                    assert block not in held, "announced twice"
-                    held[block] = tuple(event.token_ids[index * page : (index + 1) * page])
+                    assert (event.medium, block) not in self.held, "announced twice"
+                    units = event.token_ids[index * self.page : (index + 1) * self.page]
+                    self.held[event.medium, block] = tuple(units)
             else:
                 for block in event.block_hashes:
-                    del held[block]
+                    del self.held[event.medium, block]
         return new
+
+    def blocks(self, medium: str) -> list[tuple[int, ...]]:
+        return sorted(units for (where, _), units in self.held.items() if where == medium)
+
+
+@pytest.mark.parametrize("host", [0, 160], ids=["one-tier", "two-tiers"])
+def test_placement_events_rebuild_the_resident_blocks(host: int) -> None:
+    """Replaying SGLang's events gives exactly what is resident in each tier: with holes, refills,
+    demotions and promotions."""
+    page = 4
+    router = Router(page)
+    state = policy.empty(
+        policy.Config(400 - host, page, 8, host_capacity=host, swap_buffer=16 if host else 0)
+    )
+    source = random.Random(1)
+    histories = [[source.randrange(50) for _ in range(40)] for _ in range(3)]
+    refilled = moved = 0
+
+    def move(transfer: policy.Transfer) -> None:
+        nonlocal state, moved
+        begun = policy.begin(state, transfer)
+        state = router.follow(state, begun.state, begun.effects)
+        ended = policy.end(state, begun.move)
+        state = router.follow(state, *ended)
+        moved += 1
 
     for step in range(300):
         index = source.randrange(3)
@@ -183,22 +240,31 @@ def test_placement_events_rebuild_the_resident_blocks() -> None:
         tokens = array("q", histories[index])
         key = pack_tokens(tokens, len(tokens) // page * page)
         namespace = Namespace(None, "salt") if index == 2 else Namespace()
-        need = len(tokens) - state.free
-        if need > 0:
+        while (need := len(tokens) - state.free) > 0:
+            room = state.config.host_resident - state.host_used
+            if room > 0 and (out := policy.next_demotion(state, min(room, 24))):
+                move(out)
+                continue
             evicted = policy.evict(state, min(need, state.evictable))
-            state = follow(evicted.state, evicted.effects)
+            state = router.follow(state, evicted.state, evicted.effects)
         before = state.totals.hole
         inserted = policy.insert(state, Key(key), namespace)
         refilled += before - inserted.state.totals.hole
-        state = follow(inserted.state, inserted.effects)
-        resident = sorted(
-            tuple(pages(node, page))
-            for node in state.nodes.values()
-            if node.residency is policy.Residency.DEVICE
-        )
-        expected = sorted(block for blocks in resident for block in blocks)
-        assert sorted(held.values()) == expected, step
-    assert refilled > 100
+        state = router.follow(state, inserted.state, inserted.effects)
+        back = [n for n in state.nodes.values() if n.residency is policy.Residency.HOST]
+        if back and state.free >= page:
+            node = min(back)
+            end = min(node.end, node.start + state.free // page * page)
+            move(policy.Transfer(node.id, node.start, end, policy.Residency.DEVICE))
+        for medium, residency in (
+            ("GPU", policy.Residency.DEVICE),
+            ("CPU_PINNED", policy.Residency.HOST),
+        ):
+            nodes = [n for n in state.nodes.values() if n.residency is residency]
+            expected = sorted(block for node in nodes for block in pages(node, page))
+            assert router.blocks(medium) == expected, step
+    assert refilled > 50
+    assert (moved > 100) == bool(host)
 
 
 def pages(node: policy.Node, page: int) -> list[tuple[int, ...]]:

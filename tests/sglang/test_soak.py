@@ -1,4 +1,4 @@
-"""A thousand requests with aborts, forks, pauses and flushes: nothing leaks, nothing hangs.
+"""Two thousand requests with aborts, forks, pauses and flushes: nothing leaks, nothing hangs.
 
 The engine checks its own memory accounting after every scheduler step and stops at the
 first fault; so does `engine_rpc.audit`, which looks at every slot.
@@ -75,29 +75,37 @@ class Storm:
         await asyncio.gather(*(worker() for _ in range(workers)))
 
 
+ONE_TIER = {"pool": POOL}
+TWO_TIERS = {"pool": 1536, "host": 1152, "swap": 64}
+
+
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("tiers", [ONE_TIER, TWO_TIERS], ids=["one-tier", "two-tiers"])
 @pytest.mark.parametrize("chunk", [2048, 96], ids=["whole", "chunked"])
-def test_soak(engine: Engine, chunk: int) -> None:
+def test_soak(engine: Engine, chunk: int, tiers: dict[str, int]) -> None:
     storm = Storm(engine, seed=chunk)
-    refills = {"phantoms": 0, "partial_refills": 0, "evictions": 0}
+    counted = dict.fromkeys(("phantoms", "partial_refills", "evictions", "promotions", "swaps"), 0)
     for number in range(ROUNDS):
         schedule = ("lpm", "fcfs")[number % 2]
         engine.call(
-            "penelope_configure", **{**DEFAULTS, "pool": POOL, "chunk": chunk, "schedule": schedule}
+            "penelope_configure", **{**DEFAULTS, **tiers, "chunk": chunk, "schedule": schedule}
         )
         engine.run(storm.round(REQUESTS // 2 // ROUNDS, workers=2 + number % 5))
         engine.check_alive()  # no slot and no lock is left
         found = engine.dump()
         assert found["refilling"] is None
         assert found["free_rows"] == DEFAULTS["rows"]
-        for name in refills:
-            refills[name] += found["statistics"][name]
+        for name in counted:
+            counted[name] += found["statistics"][name]
     assert storm.sent >= REQUESTS // 2 // ROUNDS * ROUNDS
     assert storm.aborted >= 50
     assert storm.finished >= storm.sent / 2
-    assert refills["evictions"] >= 100
-    assert refills["phantoms"] >= 30
-    assert (refills["partial_refills"] >= 20) == (chunk == 96)
+    assert counted["evictions"] >= 100
+    assert counted["phantoms"] >= 30
+    assert (counted["partial_refills"] >= 20) == (chunk == 96)
+    if "host" in tiers:
+        assert counted["promotions"] >= 200
+        assert counted["swaps"] >= 50
 
 
 @pytest.mark.smoke

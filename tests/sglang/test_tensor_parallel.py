@@ -22,11 +22,18 @@ def pair(engines: Engines) -> Engine:
 def test_two_ranks(pair: Engine, chunk: int) -> None:
     reference = play(pair)
     assert reference.statistics["evictions"] == 0
-    run = play(pair, CROWD, pool=SMALL_POOL, chunk=chunk)
-    assert run.statistics["phantoms"] >= 5
-    assert differences(run, reference) == []
+    for tiers in ({"pool": SMALL_POOL}, {"pool": 3072, "host": 3072, "swap": 64}):
+        run = play(pair, CROWD, chunk=chunk, **tiers)
+        assert run.statistics["phantoms"] >= 3
+        assert (run.statistics["promotions"] >= 50) == ("host" in tiers)
+        assert differences(run, reference) == []
+        _same_decisions(pair)
+
+
+def _same_decisions(pair: Engine) -> None:
     first, second = pair.dump(rank=0), pair.dump(rank=1)
     for name in ("statistics", "tick", "nodes", "live_receipts", "free_tokens", "free_rows"):
         assert first[name] == second[name], name
-    assert first["resident"].keys() == second["resident"].keys(), "the same spans are resident"
-    assert first["resident"] != second["resident"], "each rank holds its own heads"
+    for tier in ("resident", "host_resident"):
+        assert first[tier].keys() == second[tier].keys(), "the same spans are resident"
+        assert not first[tier] or first[tier] != second[tier], "each rank holds its own heads"
