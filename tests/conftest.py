@@ -38,4 +38,8 @@ settings.register_profile(
     database=None,
     report_multiple_bugs=False,
 )
+# For one mutant after another (tools/mutation.py): as little as kills nearly all of them.
+settings.register_profile(
+    "mutation", settings.get_profile("find"), max_examples=10, stateful_step_count=30
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -13,7 +13,7 @@ from hypothesis import settings
 from tests.property.digest import run
 
 ROOT: Final = Path(__file__).parents[2]
-STEPS: Final = {"fast": 300, "find": 300, "default": 1_000, "deep": 20_000}
+STEPS: Final = {"mutation": 300, "fast": 300, "find": 300, "default": 1_000, "deep": 20_000}
 
 
 def test_no_decision_depends_on_the_hash_seed_or_the_process() -> None:

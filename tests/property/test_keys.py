@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import pytest
@@ -41,6 +42,13 @@ def test_packing_keeps_every_unit_apart(units: list[int]) -> None:
     assert len(key) == 4 * len(units)
     read = [int.from_bytes(key[at : at + 4], "little") for at in range(0, len(key), 4)]
     assert read == units
+
+
+def test_a_machine_of_the_other_byte_order_swaps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = "little" if sys.byteorder == "big" else "big"
+    key = pack([1, 0x01020304])
+    monkeypatch.setattr("sys.byteorder", other)
+    assert pack([1, 0x01020304]) == key[3::-1] + key[:3:-1]
 
 
 @pytest.mark.parametrize("unit", [-1, 2**32, "1", 1.0, None])

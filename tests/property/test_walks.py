@@ -14,7 +14,7 @@ from tests.property import moves
 from tests.property.moves import Moves
 from tests.property.twin import Twin
 
-STEPS: Final = {"fast": 3_000, "find": 6_000, "default": 25_000, "deep": 100_000}
+STEPS: Final = {"mutation": 900, "fast": 3_000, "find": 6_000, "default": 25_000, "deep": 100_000}
 LENGTH: Final = 150
 """Of one walk; what comes later is much like what came before."""
 

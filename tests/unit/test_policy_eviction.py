@@ -203,6 +203,16 @@ def test_neighbours_that_nothing_distinguishes_are_one_node() -> None:
     assert s.ends() == [(0, 4), (4, 8)]
 
 
+def test_a_use_of_a_whole_path_leaves_no_cut_where_earlier_uses_ended() -> None:
+    s = Scene()
+    s.insert("abcdef")
+    s.lock("abcd")
+    s.touch("ab")
+    assert s.ends() == [(0, 2), (2, 4), (4, 6)]
+    s.touch("abcdef")
+    assert s.ends() == [(0, 4), (4, 6)]
+
+
 @pytest.mark.parametrize("name", ["sglang-lru", "private-head-node"])
 def test_node_granular_policies_keep_the_boundaries_of_what_was_inserted(name: str) -> None:
     s = Scene(name)

@@ -240,7 +240,9 @@ def leaving_the_locked_path() -> None:
 @says(NotBeingRefilled, "[1, 2) is not a span of whole pages on the path that receipt 0 holds")
 def refilling_half_a_page() -> None:
     s = Scene(page=2, block=2)
-    s.refill(s.begin("abcd"), 1, 2)
+    s.insert("abcdef")
+    s.evict(2)
+    s.refill(s.begin("abcdefg"), 1, 2)
 
 
 @says(

@@ -29,7 +29,7 @@ def span(transfer: Transfer | None) -> tuple[int, int] | None:
 
 
 def waiting() -> tuple[Scene, Receipt]:
-    """A request that waits for abcd from the host and for 1 new unit; 2 of 6 units are free."""
+    """A full device, and a request that waits for abcd from the host and for 1 new unit."""
     s = tiers(capacity=6)
     s.insert("abcd")
     s.move("abcd", 0, C)
@@ -117,6 +117,26 @@ def test_what_arrives_is_joined_to_what_is_there_although_it_was_cut_on_its_way(
 
 
 # Promises
+
+
+def test_an_exchange_stages_no_more_than_the_swap_buffer_holds() -> None:
+    s = Scene(capacity=8, block=1, keeps=5, swap=2)
+    for history in ("k", "abcd"):
+        s.insert(history)
+        s.move(history, 0, C)
+    s.insert("rstuvwxy")
+    r = s.begin("abcde")  # k is dropped for it, and both tiers are full
+    steps = []
+    while (transfer := s.next(r)) is not None:
+        s.arrive(s.depart(transfer))
+        steps.append((transfer.target, transfer.length, s.state.staged))
+    assert steps == [(C, 3, 2), (G, 3, 0), (C, 2, 1), (G, 1, 0)]
+
+
+def test_a_promise_is_not_made_twice() -> None:
+    s, _ = waiting()
+    planned = s.plan("kl")
+    assert (planned.admissible, planned.available) == (False, 1)
 
 
 def test_a_settled_promise_is_a_reservation_and_nothing_else() -> None:

@@ -146,6 +146,16 @@ def test_a_split_copies_a_lock_and_one_release_undoes_both_halves() -> None:
     assert (s.state.protected, s.state.evictable) == (0, 6)
 
 
+def test_what_is_locked_stays_when_all_below_it_has_gone() -> None:
+    s = Scene(block=1)
+    r = s.lock("")  # the beginning of every history: an empty match
+    s.insert("abcd")
+    s.evict(4)
+    assert (s.ends(), len(s.state.nodes)) == ([], 1)
+    s.release(r)
+    assert not s.state.nodes
+
+
 def test_a_receipt_releases_once() -> None:
     s = Scene()
     s.insert("abcd")
@@ -249,6 +259,21 @@ def test_a_hole_may_be_refilled_in_parts() -> None:
     assert s.ends() == [(0, 6)]
 
 
+def test_a_refill_of_what_somebody_else_has_filled_is_surplus() -> None:
+    s = Scene(block=4)
+    s.insert("abcdef")
+    s.evict(4)
+    r = s.begin("abcdefg")
+    s.insert("ab")
+    assert s.show("abcdef") == "GG~~GG"
+    done = s.refill(r, 0, 4)
+    assert (done.adopted, done.resident) == (2, 2)
+    assert [(type(e), *e[1:3]) for e in done.effects if isinstance(e, Surplus | Adopt)] == [
+        (Surplus, 0, 2),
+        (Adopt, 2, 4),
+    ]
+
+
 def test_a_refill_needs_a_place_for_what_it_adopts() -> None:
     """A request that has spent its reservation on new tokens has none left for its hole."""
     s = Scene(capacity=6, block=2)
@@ -305,6 +330,14 @@ def test_a_growing_output_evicts_its_shortfall() -> None:
     s.insert("uvwxyz")
     r = s.begin("ab")
     assert freed(s.reserve(r, 1)) == [(0, 2)]
+
+
+def test_an_output_that_fits_in_part_evicts_only_the_rest() -> None:
+    s = Scene(capacity=8, block=1)
+    s.insert("vwxyz")
+    r = s.begin("ab")
+    assert s.state.free == 1
+    assert freed(s.reserve(r, 3)) == [(0, 2)]
 
 
 def test_a_checkpoint_must_continue_the_locked_path() -> None:
