@@ -2,8 +2,9 @@
 
 A slice of a trace of coding agents is scaled down (one block of 64 tokens becomes a few) and
 served by both servers in turn, each with the same model, attention backend, pool and scheduler
-(`lpm`).  The model is shaped so that its linear work is worth as many positions as that of
-Qwen3-8B is at the trace's own scale: attention over position weighs as it does there.
+(`lpm`); with `--host`, each with a second tier of the same size.  The model is shaped so that its
+linear work is worth as many positions as that of Qwen3-8B is at the trace's own scale: attention
+over position weighs as it does there.
 Every replicate is a group of sessions of its own, and what is compared is a ratio within it.
 """
 
@@ -16,10 +17,12 @@ import json
 import math
 import socket
 import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import machine
+from benchmarks.sglang_cpu import hicache_on_cpu
 from benchmarks.sglang_cpu.cobatching import CoBatching, measure
 from benchmarks.sglang_cpu.playing import Outcome, Scale, play_group
 from benchmarks.sglang_cpu.servers import Server
@@ -40,7 +43,8 @@ BLOCK = 64
 HEADS, HEAD_DIM, KV_HEADS, LAYERS = 4, 16, 2, 4
 HIDDEN = HEADS * HEAD_DIM
 SHARED_PREFIX = 15_616
-ARMS = ("stock", "penelope")
+SWAP_BLOCKS = 16
+"""1,024 tokens of the trace."""
 
 
 def options() -> argparse.Namespace:
@@ -53,6 +57,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--max-context", type=int, default=131_072, help="in the trace's tokens")
     parser.add_argument("--unit", type=int, default=2, help="tokens that stand for 64")
     parser.add_argument("--pool", type=int, default=6144, help="tokens of KV, after scaling")
+    parser.add_argument("--host", type=int, default=0, help="tokens of a host tier, of both")
+    parser.add_argument(
+        "--write-policy",
+        choices=("write_through", "write_through_selective", "write_back"),
+        default="write_through",
+        help="of SGLang's hierarchical cache, where there is a host tier",
+    )
     parser.add_argument("--think", type=float, default=0.02, help="factor on think times")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     return parser.parse_args()
@@ -85,8 +96,6 @@ def free_port() -> int:
 
 def cut(trace: Trace, turns: int) -> Trace:
     """The first turns of each session: later ones look alike and take long."""
-    from dataclasses import replace
-
     return replace(
         trace,
         sessions=tuple(
@@ -94,6 +103,24 @@ def cut(trace: Trace, turns: int) -> Trace:
             for s in trace.sessions
         ),
     )
+
+
+def tiers_of(
+    given: argparse.Namespace, folder: Path
+) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Flags and variables of each arm: its block, and its second tier."""
+    ours = {"PENELOPE_BLOCK_SIZE": str(given.unit)}
+    if not given.host:
+        return {"stock": ([], {}), "penelope": ([], ours)}
+    ours["PENELOPE_HOST_TOKENS"] = str(given.host)
+    ours["PENELOPE_SWAP_TOKENS"] = str(SWAP_BLOCKS * given.unit)
+    ratio = ["--hicache-ratio", str(given.host / given.pool)]
+    policy = ["--hicache-write-policy", given.write_policy]
+    path = {"PYTHONPATH": hicache_on_cpu.python_path(folder)}
+    return {
+        "stock": ([*hicache_on_cpu.FLAGS, *ratio, *policy], path),
+        "penelope": ([], ours),
+    }
 
 
 async def compare(
@@ -164,31 +191,40 @@ def main() -> int:
             "16",
         ]
         logs = Path(tempfile.mkdtemp(prefix="penelope-bench-logs-"))
+        tiers = tiers_of(given, folder)
         servers = [
             up.enter_context(
-                Server(arm, model, free_port(), flags, logs / f"{arm}.log", given.unit)
+                Server(arm, model, free_port(), flags + extra, logs / f"{arm}.log", variables)
             )
-            for arm in ARMS
+            for arm, (extra, variables) in tiers.items()
         ]
         for server in servers:
             server.wait()
         print(f"{trace.name}: {given.replicates} groups of {given.sessions} sessions", flush=True)
         found = asyncio.run(compare(servers, trace, given))
-        beside = asyncio.run(measure(servers[1], given.pool, given.pool // 2, rounds=5))
+        # With a host tier what is pressed out of the pool leaves no hole.
+        beside = (
+            None
+            if given.host
+            else asyncio.run(measure(servers[1], given.pool, given.pool // 2, rounds=5))
+        )
     report(given, found, beside)
     return 0
 
 
-def report(given: argparse.Namespace, found: list[dict[str, Outcome]], beside: CoBatching) -> None:
+def report(
+    given: argparse.Namespace, found: list[dict[str, Outcome]], beside: CoBatching | None
+) -> None:
     table = ratios(found)
     print("\nPenelope / stock, geometric mean over groups")
     for name, row in table.items():
         print(f"  {name:12} {row['ratio']:.3f}   lower in {row['lower_in']} of {row['groups']}")
-    print(
-        f"\nPhantom and request in one batch: {beside.phantom_and_request_s:.3f} s; the same work "
-        f"as two requests: {beside.two_requests_s:.3f} s; ratio {beside.ratio:.3f} "
-        f"(hole of {beside.hole_tokens} tokens)"
-    )
+    if beside is not None:
+        print(
+            f"\nPhantom and request in one batch: {beside.phantom_and_request_s:.3f} s; the same "
+            f"work as two requests: {beside.two_requests_s:.3f} s; ratio {beside.ratio:.3f} "
+            f"(hole of {beside.hole_tokens} tokens)"
+        )
     on = machine()
     print("\n" + ", ".join(f"{key} {value}" for key, value in on.items()))
     if given.json is not None:
@@ -197,11 +233,7 @@ def report(given: argparse.Namespace, found: list[dict[str, Outcome]], beside: C
             "config": {key: str(value) for key, value in vars(given).items()},
             "groups": [{arm: o.as_dict() for arm, o in outcomes.items()} for outcomes in found],
             "ratios": table,
-            "co_batching": {
-                "hole_tokens": beside.hole_tokens,
-                "phantom_and_request_s": beside.phantom_and_request_s,
-                "two_requests_s": beside.two_requests_s,
-            },
+            "co_batching": None if beside is None else asdict(beside),
         }
         text = json.dumps(document, indent=2) + "\n"
         write_whole(given.json, lambda path: _put(path, text))

@@ -1,4 +1,4 @@
-"""The two servers that take turns: SGLang's default cache, and Penelope."""
+"""The two servers that take turns: SGLang's own cache, and Penelope."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -36,7 +37,13 @@ class Server:
     """One engine behind its HTTP interface, in a process of its own."""
 
     def __init__(
-        self, name: str, model: Path, port: int, flags: list[str], log: Path, block: int
+        self,
+        name: str,
+        model: Path,
+        port: int,
+        flags: list[str],
+        log: Path,
+        variables: Mapping[str, str],
     ) -> None:
         self.name = name
         self.url = f"http://127.0.0.1:{port}"
@@ -46,8 +53,8 @@ class Server:
             **os.environ,
             "SGLANG_PLATFORM": "penelope_cpu",
             "OMP_NUM_THREADS": "1",
-            "PENELOPE_BLOCK_SIZE": str(block),
             "PYTHONWARNINGS": "ignore",
+            **variables,
         }
         with log.open("wb") as out:
             self.process = subprocess.Popen(

@@ -10,7 +10,7 @@ import hashlib
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from benchmarks.kernel_free.model import HEAD_GAIN
+from penelope.policy import Residency
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.phantom import Phantom
 from tests.sglang import engine_rpc
@@ -142,19 +143,20 @@ def penelope_dump(self: Any, path: str) -> None:
         found["statistics"] = cache.statistics.snapshot()
         found["live_receipts"] = len(cache.state.leases)
         found["resident"] = resident(cache)
+        found["host_resident"] = resident(cache, Residency.HOST)
     target = Path(f"{path}.0")
     partial = Path(f"{target}.partial")
     partial.write_bytes(pickle.dumps(found))
     partial.rename(target)
 
 
-def resident(cache: PenelopeCache) -> dict[bytes, int]:
-    """History up to a position -> fingerprint of K and V there, over all layers."""
-    pool = cache.token_to_kv_pool_allocator.get_kvcache()
+def resident(cache: PenelopeCache, tier: Residency = Residency.DEVICE) -> dict[bytes, int]:
+    """History up to a position -> fingerprint of K and V there, over all layers, in one tier."""
     found: dict[bytes, int] = {}
-    for node, start, slots in cache.slots.items():
+    buffers = engine_rpc.buffers(cache, tier)
+    for node, start, slots in cache.slots.items(tier):
         label = cache.state.nodes[node]
-        marks = fingerprints(pool, slots)
+        marks = fingerprints(buffers, slots)
         history = hashlib.blake2b(repr(label.namespace).encode(), digest_size=16)
         history.update(label.key[: start * 4])
         for offset, mark in enumerate(marks):
@@ -164,20 +166,19 @@ def resident(cache: PenelopeCache) -> dict[bytes, int]:
     return found
 
 
-def fingerprints(pool: Any, slots: torch.Tensor) -> list[int]:
-    """One number for each slot, computed on the device: any changed bit changes it.
+def fingerprints(buffers: Sequence[torch.Tensor], slots: torch.Tensor) -> list[int]:
+    """One number for each slot, computed where it lies: any changed bit changes it.
 
     A sum of all 16-bit words, each times its own random odd number, modulo 2**64: a change of one
     word always shows, of several with all but certainty.
     """
     total = torch.zeros(len(slots), dtype=torch.int64, device=slots.device)
     source = torch.Generator().manual_seed(SEED)
-    for layer in range(pool.layer_num):
-        for buffer in (pool.get_key_buffer(layer), pool.get_value_buffer(layer)):
-            words = buffer[slots].flatten(1).contiguous().view(torch.int16)
-            factors = torch.randint(-(2**62), 2**62, words.shape[1:], generator=source) * 2 + 1
-            factors = factors.to(slots.device)
-            for first in range(0, len(slots), 4096):
-                part = words[first : first + 4096].to(torch.int64)
-                total[first : first + 4096] += (part * factors).sum(1)
+    for buffer in buffers:
+        words = buffer[slots].flatten(1).contiguous().view(torch.int16)
+        factors = torch.randint(-(2**62), 2**62, words.shape[1:], generator=source) * 2 + 1
+        factors = factors.to(slots.device)
+        for first in range(0, len(slots), 4096):
+            part = words[first : first + 4096].to(torch.int64)
+            total[first : first + 4096] += (part * factors).sum(1)
     return total.tolist()

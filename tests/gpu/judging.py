@@ -32,6 +32,7 @@ class Answer:
 class Run:
     answers: dict[str, Answer]
     kv: dict[bytes, int]
+    host_kv: dict[bytes, int]
     statistics: dict[str, int]
 
 
@@ -45,7 +46,12 @@ def play(engine: Engine, shape: Shape, **settings: Any) -> Run:
     answers = {
         rid: _answer(c.name, history, answer) for c in spoken for rid, history, answer in c.spoken
     }
-    return Run(answers, found.get("resident", {}), found.get("statistics", {}))
+    return Run(
+        answers,
+        found.get("resident", {}),
+        found.get("host_resident", {}),
+        found.get("statistics", {}),
+    )
 
 
 def _answer(conversation: str, history: list[int], answer: dict[str, Any]) -> Answer:
@@ -73,9 +79,10 @@ def differences(run: Run, reference: Run) -> list[str]:
             found.append(f"{what} of {len(wrong)} of {len(both)} requests differ, first {wrong[0]}")
     if found:
         found.append(f"log-probabilities differ by up to {largest_gap(run, reference):.2e}")
-    wrong_kv = [h for h, mark in run.kv.items() if reference.kv.get(h, mark) != mark]
-    if wrong_kv:
-        found.append(f"K and V differ at {len(wrong_kv)} of {len(run.kv)} positions")
+    for kv, where in ((run.kv, "device"), (run.host_kv, "host")):
+        wrong_kv = [h for h, mark in kv.items() if reference.kv.get(h, mark) != mark]
+        if wrong_kv:
+            found.append(f"K and V differ at {len(wrong_kv)} of {len(kv)} positions on the {where}")
     return found
 
 

@@ -100,6 +100,8 @@ class Stage:
         path = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
         found = {"PYTHONPATH": os.pathsep.join(p for p in path if p)}
         found |= dict.fromkeys(harness.CHECKS, "0")
+        # 7 GB of an 8B model's KV, for the tests that use a host tier.
+        found["PENELOPE_HOST_TOKENS"] = str(self.size(49_152, 8_192))
         if not self.rehearsal:
             found |= {
                 "SGLANG_PLATFORM": "",

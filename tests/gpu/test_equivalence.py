@@ -75,6 +75,28 @@ def test_under_pressure_equals_never_evicting(
     assert differences(run, ample.run) == []
 
 
+def test_two_tiers_equal_never_evicting(
+    ample: Reference, stage: Any, record: Callable[..., None]
+) -> None:
+    """Device and host together hold what the device holds above, and both are full: KV goes to host
+    memory and comes back, by the hundred, through kernels and streams."""
+    host = ample.pool // 2
+    swap = stage.size(1024, 64)
+    pool = ample.pool - host + swap
+    pool -= pool % 64
+    run = play(ample.engine, ample.shape, pool=pool, host=host, swap=swap)
+    counted = run.statistics
+    record("two tiers", pool=pool, host=host, **{n: counted[n] for n in (*COUNTED, *MOVED)})
+    assert counted["promoted_tokens"] >= stage.size(20_000, 2_000)
+    assert counted["swaps"] >= 20
+    assert counted["evictions"] >= 10
+    assert counted["failed_moves"] == 0
+    assert len(run.kv) > pool / 2
+    assert len(run.host_kv) > host / 2
+    assert differences(run, ample.run) == []
+
+
+MOVED = ("demoted_tokens", "promotions", "promoted_tokens", "swaps", "swapped_tokens")
 COUNTED = ("evictions", "phantoms", "phantom_tokens", "reused_behind_hole_tokens")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +24,8 @@ ANSWER = Answer(
 
 def run(**changes: object) -> Run:
     answer = replace(ANSWER, **changes)  # type: ignore[arg-type]
-    return Run({"c0.0": answer, "c1.0": replace(ANSWER, conversation="c1")}, {b"h": 1, b"i": 2}, {})
+    answers = {"c0.0": answer, "c1.0": replace(ANSWER, conversation="c1")}
+    return Run(answers, {b"h": 1, b"i": 2}, {}, {})
 
 
 def test_equal_runs_do_not_differ() -> None:
@@ -40,7 +40,7 @@ def test_the_smallest_difference_is_named() -> None:
     assert "logprobs of 1 of 2 requests differ, first c0.0" in found
     assert any("1.00e-07" in text for text in found)
     other = replace(run(), kv={b"h": 1, b"i": 3})
-    assert differences(other, run()) == ["K and V differ at 1 of 2 positions"]
+    assert differences(other, run()) == ["K and V differ at 1 of 2 positions on the device"]
     missing = replace(run(), answers={"c0.0": ANSWER})
     assert "output of 1 of 2 requests differ, first c1.0" in differences(missing, run())
 
@@ -105,16 +105,6 @@ def test_a_question_goes_on_from_its_history() -> None:
     assert Scene(4 * BLOCK, BLOCK, BLOCK, 10, 8192, seed=1).history() != scene.history()
 
 
-class Pool(SimpleNamespace):
-    """K and V as SGLang's pool gives them."""
-
-    def get_key_buffer(self, layer: int) -> torch.Tensor:
-        return self.kv[layer, 0]
-
-    def get_value_buffer(self, layer: int) -> torch.Tensor:
-        return self.kv[layer, 1]
-
-
 @pytest.mark.slow  # imports the engine
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_fingerprints_show_one_changed_bit(
@@ -127,12 +117,12 @@ def test_fingerprints_show_one_changed_bit(
     source = torch.Generator().manual_seed(5)
     kv = torch.randn(2, 2, 9, 2, 8, generator=source).to(dtype)
     slots = torch.tensor([3, 1, 8, 4])
-    before = fingerprints(Pool(layer_num=2, kv=kv), slots)
+    before = fingerprints(list(kv.flatten(0, 1)), slots)
     assert len(set(before)) == 4
-    assert before == fingerprints(Pool(layer_num=2, kv=kv.clone()), slots)
+    assert before == fingerprints(list(kv.clone().flatten(0, 1)), slots)
     words = kv.view(torch.int16)
     words[1, 1, 8, 1, -1] ^= 1
-    after = fingerprints(Pool(layer_num=2, kv=kv), slots)
+    after = fingerprints(list(kv.flatten(0, 1)), slots)
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, True]
 
 
