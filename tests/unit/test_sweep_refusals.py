@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import io
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penelope import cli
+from penelope.runtime.outputs import OutputError
 from penelope.runtime.sweep import record
-from penelope.runtime.sweep.grid import Sweep
+from penelope.runtime.sweep.grid import Row, Sweep, Task
 from tests.unit.replaying import weka, write
 from tests.unit.sweeping import GRID
 
@@ -220,13 +223,14 @@ def test_a_line_that_is_none_of_the_sweep(
     assert "line 2: no finished replay of this sweep; delete the line" in said
 
 
-@pytest.mark.parametrize("content", ["", "no JSON\n", '{"a": 1}\n', "[1]\n"])
+@pytest.mark.parametrize("content", ["", "no JSON\n", "no line", '{"a": 1}\nno line', "[1]\n"])
 def test_a_file_that_is_no_record(
     content: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     (folder / "finished.jsonl").write_text(content)
     assert "is no record of a sweep" in refusal(["--out", str(folder), *TINY], capsys)
+    assert (folder / "finished.jsonl").read_text() == content
 
 
 def test_replays_that_do_not_belong_together(
@@ -266,6 +270,19 @@ def test_a_full_disk(
     monkeypatch.setattr(os, "fsync", full)
     said = refusal(["--out", str(tmp_path / "out"), *GRID, "--processes", "1"], capsys)
     assert "finished.jsonl cannot be written (No space left on device): make room" in said
+
+
+def test_a_line_of_which_a_part_is_written(folder: Path) -> None:
+    """A row is kept whole, or it is not there."""
+
+    class Short(io.RawIOBase):
+        def write(self, data: Any) -> int:
+            return len(data) - 7
+
+    kept = record.Record(folder / "finished.jsonl", Short(), {}, {})
+    with pytest.raises(OutputError, match="No space left on device"):
+        kept.add(Task(0, "penelope", 0), Row(0, 0, {}))
+    assert not kept.rows
 
 
 @pytest.mark.skipif(

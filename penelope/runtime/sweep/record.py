@@ -7,6 +7,7 @@ replay is done again.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -53,7 +54,11 @@ class Record:
     """The finished replays of one sweep, on disk and in memory."""
 
     def __init__(
-        self, path: Path, file: io.RawIOBase, settings: dict[str, Any], rows: dict[Task, Row]
+        self,
+        path: Path,
+        file: io.RawIOBase | io.BytesIO,
+        settings: dict[str, Any],
+        rows: dict[Task, Row],
     ) -> None:
         self.path = path
         self.settings = settings
@@ -63,9 +68,10 @@ class Record:
 
     def add(self, task: Task, row: Row) -> None:
         """Keep a finished replay.  It is on disk when this returns.  Raises `OutputError`."""
-        line = json.dumps({**task._asdict(), **row._asdict()}, separators=(",", ":"))
+        line = json.dumps({**task._asdict(), **row._asdict()}, separators=(",", ":")) + "\n"
         try:
-            self._file.write(line.encode() + b"\n")
+            if self._file.write(line.encode()) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file.fileno())
         except OSError as error:
             raise _unwritable(self.path, error) from error
@@ -116,12 +122,13 @@ def _begun(path: Path, sweep: Sweep, ours: dict[str, Any]) -> dict[Task, Row]:
         return {}
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
     lines = whole.splitlines()
     _require_same(path, lines[0] if lines else b"", ours)
     expected = set(sweep.tasks())
-    return dict(_row(path, number, line, expected) for number, line in enumerate(lines[1:], 2))
+    rows = dict(_row(path, number, line, expected) for number, line in enumerate(lines[1:], 2))
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return rows
 
 
 def _require_same(path: Path, first: bytes, ours: dict[str, Any]) -> None:
