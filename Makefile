@@ -3,7 +3,7 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu verify bench deep format clean
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu coverage mutation mistakes verify bench deep format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
@@ -73,6 +73,18 @@ bench: setup  ## the core's operations against state size, and the replay's spee
 
 deep: setup  ## the property tests with at least 100,000 steps
 	@$(PY) -m pytest -q tests/property --hypothesis-profile=deep --timeout=0 $(ARGS)
+
+coverage: setup  ## the fast tests reach every line and branch of the policy core
+	@$(PY) -m pytest -q -m "$(fast)" --hypothesis-profile=fast $(ARGS) \
+	  tests/cases tests/property tests/spec tests/unit/test_policy_*.py tests/unit/test_cost*.py \
+	  --cov=penelope.policy --cov-branch --cov-report=term-missing --cov-fail-under=100
+
+mutation:  ## change the core a little, 2,800 times: which changes does no test notice? (an hour)
+	@$(venv) mutation
+	@$(PY) tools/mutation.py $(ARGS)
+
+mistakes: setup  ## make classic mistakes in the core, and see which test notices each
+	@$(PY) tools/broken_rules.py $(or $(ARGS),--classic)
 
 format: setup  ## put the code into its layout
 	@$(PY) -m ruff check --quiet --fix-only .
