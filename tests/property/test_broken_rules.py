@@ -25,3 +25,18 @@ def test_each_rule_stands_where_the_list_says_and_its_breach_is_a_program(
 
 def test_no_rule_is_listed_twice() -> None:
     assert len({rule["name"] for rule in RULES}) == len(RULES)
+
+
+CLASSIC: Final = [rule for rule in RULES if "mistake" in rule]
+
+
+def test_the_classic_mistakes_are_many_and_differ() -> None:
+    assert len({rule["mistake"] for rule in CLASSIC}) == len(CLASSIC) >= 10
+    assert {rule["file"] for rule in CLASSIC} >= {"eviction", "planning", "transitions", "moves"}
+
+
+@pytest.mark.parametrize("rule", CLASSIC, ids=[rule["name"] for rule in CLASSIC])
+def test_each_classic_mistake_has_a_test_that_is_there(rule: dict[str, str]) -> None:
+    path, _, name = rule["test"].partition("::")
+    functions = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+    assert name in {f.name for f in functions if isinstance(f, ast.FunctionDef)}
