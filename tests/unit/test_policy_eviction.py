@@ -203,13 +203,22 @@ def test_neighbours_that_nothing_distinguishes_are_one_node() -> None:
     assert s.ends() == [(0, 4), (4, 8)]
 
 
-def test_a_use_of_a_whole_path_leaves_no_cut_where_earlier_uses_ended() -> None:
+@pytest.mark.parametrize("use", ["touch", "insert", "checkpoint", "begin"])
+def test_a_use_of_a_whole_path_leaves_no_cut_where_earlier_uses_ended(use: str) -> None:
     s = Scene()
     s.insert("abcdef")
     s.lock("abcd")
+    running = s.lock("")
     s.touch("ab")
     assert s.ends() == [(0, 2), (2, 4), (4, 6)]
-    s.touch("abcdef")
+    if use == "touch":
+        s.touch("abcdef")
+    elif use == "insert":
+        s.insert("abcdef")
+    elif use == "checkpoint":
+        s.checkpoint(running, "abcdef")
+    else:
+        s.begin("abcdefg")
     assert s.ends() == [(0, 4), (4, 6)]
 
 

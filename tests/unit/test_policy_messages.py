@@ -197,6 +197,15 @@ def offering_more_than_is_free() -> None:
 
 @says(
     OverCapacity,
+    "8 units are offered for adoption, 2 more than are free: evict or reserve them first",
+)
+def computing_more_than_was_reserved_and_is_free() -> None:
+    s, r = running()
+    s.checkpoint(r, "abcdefghij")
+
+
+@says(
+    OverCapacity,
     "1 units are offered for adoption: 5 units are promised to requests that wait for moves, and "
     "this would take them: carry out their transfers first",
 )
