@@ -8,8 +8,10 @@ waited for, so none can be starved: by the time a slot is handed on, its copy is
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,13 +21,47 @@ from sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler import (
     _mha_host_inputs,
 )
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
-from sglang.srt.mem_cache.pool_host.base import HostKVCache, host_memory_budget_scope
+from sglang.srt.mem_cache.pool_host.base import (
+    HostKVCache,
+    host_memory_budget_bytes,
+    host_memory_budget_scope,
+)
 
 from penelope.policy import InvalidConfigError, Residency
 from penelope.runtime.store import StoreError
 
+_DTYPE_BYTES = {"float32": 4, "float": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 _LAYOUT = "layer_first"
 _BACKEND = "kernel"
+
+
+def require_room(settings: Any, tokens: int) -> None:
+    """Refuse, before a model is loaded, a host tier for which the machine has no memory.
+
+    Known where the model is a folder with a `config.json` of attention heads; elsewhere the pool
+    finds out when it is made.  Raises `InvalidConfigError`.
+    """
+    each = 0
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        each = _token_bytes(
+            json.loads((Path(settings.model_path) / "config.json").read_text()), settings
+        )
+    room = available_host_memory_bytes() if settings.device == "cpu" else host_memory_budget_bytes()
+    if each * tokens > room:
+        raise InvalidConfigError(
+            f"PENELOPE_HOST_TOKENS is {tokens}: {each * tokens / 1e9:.1f} GB of host memory, "
+            f"where {max(room, 0) / 1e9:.1f} GB can be had: choose {max(room, 0) // each} or fewer"
+        )
+
+
+def _token_bytes(config: dict[str, Any], settings: Any) -> int:
+    """Of one token's K and V in all layers, over all ranks."""
+    heads: int = config["num_attention_heads"]
+    width: int = config.get("head_dim") or config["hidden_size"] // heads
+    kinds = (settings.kv_cache_dtype, settings.dtype, config.get("torch_dtype"))
+    kind = next((k for k in kinds if k not in (None, "auto")), "")
+    kv_heads: int = config.get("num_key_value_heads", heads)
+    return 2 * config["num_hidden_layers"] * kv_heads * width * _DTYPE_BYTES.get(kind, 2)
 
 
 class HostMemory:

@@ -204,6 +204,9 @@ def test_malformed_requests_get_the_engines_answer(server: Path, port: int) -> N
         (["--radix-cache-backend", "flexkv"], {}, "runs the penelope cache"),
         ([], {"PENELOPE_POSITION": "middle"}, "choose from tail, leaf-head, private-head"),
         ([], {"PENELOPE_BLOKSIZE": "3"}, "PENELOPE_BLOKSIZE is not an option"),
+        (["--penelope-host-tokens", "8001"], {}, "not a multiple of page size"),
+        (["--penelope-swap-tokens", "100"], {}, "not a whole number of blocks"),
+        (["--penelope-host-tokens", "16000000000"], {}, "GB of host memory"),
     ],
 )
 def test_refused_at_start_up_in_one_line(
