@@ -64,13 +64,7 @@ class Draft(Accounts):
             self.tick,
             _NO_CHILDREN,
         )
-        self.change(
-            parent,
-            parent._replace(
-                children=parent.children.set(self.edge(leaf), leaf.id),
-                branched=parent.branched or bool(parent.children),
-            ),
-        )
+        self.change(parent, parent.with_children(parent.children.set(self.edge(leaf), leaf.id)))
         self.gained_device(leaf)
         self.add(leaf)
         return leaf
@@ -87,9 +81,7 @@ class Draft(Accounts):
             branched=False,
             device_below=1 if self.tiers and has_device(lower) else 0,
         )
-        self.change(
-            parent, parent._replace(children=parent.children.set(self.edge(node), upper_id))
-        )
+        self.change(parent, parent.with_children(parent.children.set(self.edge(node), upper_id)))
         self.change(node, lower)
         self.add(upper)
         self.effects.append(Split(node.id, upper_id, at))
@@ -179,7 +171,7 @@ class Draft(Accounts):
         at: NodeId | None = node
         while at is not None and at != above:
             old = self.nodes[at]
-            self.change(old, old._replace(locks=old.locks + 1))
+            self.change(old, old.with_locks(old.locks + 1))
             at = old.parent
 
     def unlock(self, node: NodeId, receipt: ReceiptId | None = None) -> NodeId | None:
@@ -191,9 +183,10 @@ class Draft(Accounts):
         at: NodeId | None = node
         while at is not None:
             old = self.nodes[at]
-            mine = receipt is not None and old.filler == receipt
-            filler = None if mine else old.filler
-            self.change(old, old._replace(locks=old.locks - 1, filler=filler))
+            new = old.with_locks(old.locks - 1)
+            if receipt is not None and old.filler == receipt:
+                new = new._replace(filler=None)
+            self.change(old, new)
             at = old.parent
         return self.prune(node)
 
@@ -256,7 +249,7 @@ class Draft(Accounts):
         ):
             return upper
         above = self.nodes[upper.parent]
-        self.change(above, above._replace(children=above.children.set(self.edge(upper), child.id)))
+        self.change(above, above.with_children(above.children.set(self.edge(upper), child.id)))
         merged = child._replace(
             start=upper.start, parent=above.id, stamp=max(upper.stamp, child.stamp)
         )

@@ -143,15 +143,18 @@ def match(
             if node.residency is not Residency.HOLE:
                 kept = len(spans)
     del spans[kept:]
-    units = {Residency.DEVICE: 0, Residency.HOST: 0, Residency.HOLE: 0}
-    on_the_way = leaving_units = device_prefix = 0
+    device = host = hole = on_the_way = leaving_units = device_prefix = 0
     for span in spans:
         if span.arriving:
             on_the_way += span.length
         elif span.leaving:
             leaving_units += span.length
+        elif span.residency is Residency.DEVICE:
+            device += span.length
+        elif span.residency is Residency.HOST:
+            host += span.length
         else:
-            units[span.residency] += span.length
+            hole += span.length
         if span.residency is Residency.DEVICE and span.start == device_prefix:
             device_prefix = span.end
     return Match(
@@ -162,9 +165,9 @@ def match(
         spans[-1].end if spans else 0,
         tuple(spans),
         device_prefix,
-        units[Residency.DEVICE],
-        units[Residency.HOST],
-        units[Residency.HOLE],
+        device,
+        host,
+        hole,
         on_the_way,
         leaving_units,
     )

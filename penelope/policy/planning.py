@@ -85,10 +85,12 @@ def plan(
             f"the request needs {total} units and the device holds "
             f"{state.config.device_capacity}: shorten it or enlarge the device cache"
         )
-    own = {Residency.DEVICE: 0, Residency.HOST: 0, Residency.HOLE: 0}
+    own_device = own = 0  # what the request's own lock makes unavailable
     for span in matched.spans:
-        if not state.nodes[span.node].locks:
-            own[span.residency] += span.length
+        if span.residency is not Residency.HOLE and not state.nodes[span.node].locks:
+            own += span.length
+            if span.residency is Residency.DEVICE:
+                own_device += span.length
     fresh = matched.hole + total - matched.end
     over = state.logical_used + fresh - state.config.logical_capacity
     return Plan(
@@ -97,9 +99,9 @@ def plan(
         matched.awaits,
         fresh + matched.host,
         max(0, over),
-        state.available - state.free - own[Residency.DEVICE],
+        state.available - state.free - own_device,
         max(0, fresh + matched.host - state.free),
-        state.evictable - own[Residency.DEVICE] - own[Residency.HOST],
+        state.evictable - own,
     )
 
 
