@@ -43,7 +43,7 @@ def show(sweep: Sweep, found: Sequence[Compared], title: str) -> None:
     options = varying(sweep.cells)
     shown = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
     for name in options:
-        shown.add_column(name.replace("_", " "), justify="right")
+        shown.add_column(name.replace("_", " "), justify="right", no_wrap=True)
     shown.add_column("policy", no_wrap=True)
     for heading in ("TTFT s", "change", "hits", "recomputed"):
         shown.add_column(heading, justify="right", no_wrap=True)
@@ -63,7 +63,9 @@ def show(sweep: Sweep, found: Sequence[Compared], title: str) -> None:
         )
         before = one.cell
     console = Console(highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, WIDTH)
+    wide = console.options.update(width=1000)
+    # A narrower window gets the lines broken, not the figures cut off.
+    console.width = max(console.width, WIDTH, console.measure(shown, options=wide).maximum)
     console.print(title)
     console.print()
     console.print(shown)

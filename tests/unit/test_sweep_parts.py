@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from penelope import cli
 from penelope.commands.replay import TIERED
 from penelope.commands.sweep_options import chosen
+from penelope.commands.sweep_outcome import show
 from penelope.policy import POLICIES
 from penelope.runtime.replay.compare import Ratio
 from penelope.runtime.replay.options import Options
@@ -194,6 +195,37 @@ def test_lines_are_the_means_of_the_ratios(small: tuple[Sweep, list[Compared]]) 
             )
         ]
         assert any(_numbers(dot) == groups for dot in dots)
+
+
+def test_a_table_of_many_options_is_wide_and_loses_none(
+    small: tuple[Sweep, list[Compared]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, found = small
+    axes = {
+        "model": ("qwen3-8b", "qwen3-235b-a22b"),
+        "device_tokens": (262_144, 393_216),
+        "host_tokens": (131_072, 65_536),
+        "scheduler": ("lpm", "fcfs"),
+        "transfers": ("overlapped", "serial"),
+        "effective_tflops": (400.0, 3200.0),
+    }
+    cell = made(**axes)[-1]
+    copies = [Compared(0, policy, found[0].groups, found[0].ratios) for policy in TWO]
+    show(Sweep((cell, *made(**axes)), sweep.groups), copies, "t")
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if "sglang-lru" in line)
+    assert row.split()[:6] == ["qwen3-235b-a22b", "393,216", "65,536", "fcfs", "3200.0", "serial"]
+
+
+def test_long_settings_are_broken_above_their_panels(small: tuple[Sweep, list[Compared]]) -> None:
+    sweep, found = small
+    two = made(concurrency=(1, 2), device_tokens=(64, 262_144), transfers=("overlapped", "serial"))
+    one = made(model=("qwen3-235b-a22b",), scheduler=("fcfs",), device_tokens=(393_216,))
+    cell = (*two, *one)
+    copies = [Compared(n, p, found[0].groups, found[0].ratios) for n in range(9) for p in TWO]
+    titles = [axes.get_title() for axes in draw(Sweep(cell, sweep.groups), copies, "t").axes]
+    assert max(len(title) for title in titles) > 60
+    assert max(len(line) for title in titles for line in title.splitlines()) <= 44
 
 
 def test_a_picture_says_what_it_leaves_out(small: tuple[Sweep, list[Compared]]) -> None:

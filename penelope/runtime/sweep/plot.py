@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from penelope.runtime.sweep.grid import Cell, Sweep
@@ -21,6 +22,8 @@ PANELS = 24
 """Settings that one picture holds."""
 
 _COLUMNS = 4
+_TITLE = 44
+"""Characters above a panel."""
 
 
 def plot(sweep: Sweep, found: Sequence[Compared], title: str, path: Path) -> None:
@@ -50,7 +53,7 @@ def draw(sweep: Sweep, found: Sequence[Compared], title: str) -> Figure:
             continue
         setting, numbers = shown[number]
         _panel(axes, sweep, along, {n: by_cell[n] for n in numbers}, colours)
-        axes.set_title(setting, fontsize=8)
+        axes.set_title(fill(setting, _TITLE), fontsize=8)
         axes.set_xlabel(along.replace("_", " "), fontsize=8)
     for axes in grid[:, 0]:
         axes.set_ylabel("mean TTFT / baseline", fontsize=8)
