@@ -149,13 +149,13 @@ def _kept(result: Run, line: str) -> Run:
         "timing": result["config"]["timing"],
         "policies": {
             name: {
-                field: _short(value) for field, value in summary.items() if "policy_" not in field
+                field: short(value) for field, value in summary.items() if "policy_" not in field
             }
             for name, summary in result["policies"].items()
         },
         "groups": {
             name: {
-                metric: [_short(group[name][metric]) for group in groups]
+                metric: [short(group[name][metric]) for group in groups]
                 for metric in ("ttft_mean_s", "ttft_p50_s", "recomputed_units")
             }
             for name in result["policies"]
@@ -163,7 +163,8 @@ def _kept(result: Run, line: str) -> Run:
     }
 
 
-def _short(value: Any) -> Any:
+def short(value: Any) -> Any:
+    """Six digits of a float: what a table shows, and a little more."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
@@ -377,11 +378,16 @@ TABLES: dict[str, Callable[[dict[str, Run]], str]] = {
 
 def rendered(text: str, runs: dict[str, Run]) -> str:
     """A document with its tables as `runs` has them."""
+    return filled(text, {name: made(runs) for name, made in TABLES.items()})
 
-    def filled(found: re.Match[str]) -> str:
-        return f"<!-- table {found[1]} -->\n{TABLES[found[1]](runs)}\n<!-- end -->"
 
-    return re.sub(r"<!-- table ([\w ]+) -->\n.*?<!-- end -->", filled, text, flags=re.DOTALL)
+def filled(text: str, tables: dict[str, str]) -> str:
+    """A document with these between `<!-- table NAME -->` and `<!-- end -->`."""
+
+    def one(found: re.Match[str]) -> str:
+        return f"<!-- table {found[1]} -->\n{tables[found[1]]}\n<!-- end -->"
+
+    return re.sub(r"<!-- table ([\w ]+) -->\n.*?<!-- end -->", one, text, flags=re.DOTALL)
 
 
 def write_tables() -> None:

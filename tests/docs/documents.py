@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -44,11 +45,10 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def results_script() -> ModuleType:
-    """`docs/results/make.py`."""
-    spec = importlib.util.spec_from_file_location("results_make", RESULTS / "make.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def results_script(name: str = "make") -> ModuleType:
+    """A script of `docs/results`, which may import those beside it."""
+    sys.path.insert(0, str(RESULTS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(RESULTS))
