@@ -81,6 +81,17 @@ def test_nothing_leaves_where_nothing_is_asked_for_or_nothing_may() -> None:
     assert next_demotion(s.state, 1) is None
 
 
+def test_a_use_that_ends_on_the_host_is_a_use_of_what_leads_there() -> None:
+    s = tiers()
+    s.insert("abcd")
+    s.arrive(s.depart(s.transfer("abcd", 0, C)._replace(start=2)))
+    s.insert("xy")
+    s.touch("abcd")
+    leaving = next_demotion(s.state, 2)
+    assert leaving is not None
+    assert leaving.node == s.match("xyz").node
+
+
 # Ends of moves
 
 
@@ -177,6 +188,23 @@ def test_a_request_may_forgo_what_it_waits_for() -> None:
 
 
 # Sums over both tiers
+
+
+def test_a_plan_counts_what_must_leave_the_device_and_what_may_be_dropped_apart() -> None:
+    s = tiers()
+    s.insert("abcd")
+    s.arrive(s.depart(s.transfer("abcd", 0, C)._replace(start=2)))
+    s.insert("uvwx")
+    assert (s.show("abcd"), s.state.free) == ("GGCC", 2)
+    planned = s.plan("abcdef")
+    assert (planned.allocate, planned.compute, planned.new) == (2 + 2, 2, (4, 6))
+    assert (planned.shortfall, planned.evict) == (2, 0)
+    # Neither counts the request's own prefix, in whichever tier.
+    assert (planned.available, planned.droppable) == (4, 4)
+    s.lock("abcd")
+    planned = s.plan("abcdef")
+    assert (planned.available, planned.droppable) == (4, 4)
+    assert s.plan("x").shortfall == 0
 
 
 def test_the_tiers_are_counted_apart_and_together() -> None:
