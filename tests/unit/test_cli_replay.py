@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from penelope import cli
 from penelope.policy import POLICIES
 from penelope.runtime.replay.compare import COMPARED, Summary
 from tests.unit.replaying import weka, write
+from tests.unit.terminals import on_a_terminal
 
 NAMES = list(POLICIES)
 
@@ -182,26 +182,6 @@ def test_a_reader_that_leaves_costs_no_file(tmp_path: Path) -> None:
 
 
 # --- progress and interruption --------------------------------------------------------------------
-
-
-def on_a_terminal(command: list[str], **variables: str) -> str:
-    """What a command writes to standard error where that is a terminal."""
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", **variables}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=env) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                read = os.read(ours, 4096)
-            except OSError:  # the other end is closed
-                break
-            if not read:
-                break
-            shown += read
-    os.close(ours)
-    assert process.returncode == 0
-    return shown.decode()
 
 
 def test_a_terminal_gets_a_progress_bar_that_counts_to_the_end(trace: Path) -> None:

@@ -16,6 +16,7 @@ from penelope import cli
 from penelope.runtime.replay.compare import COMPARED
 from penelope.runtime.sweep.grid import FIGURES, Row, Sweep, Task
 from tests.unit.sweeping import GRID, REPLAYS, RESULTS, command, finished, results, start, table
+from tests.unit.terminals import on_a_terminal
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,19 @@ def test_a_line_that_was_cut_off_is_done_again(alone: Path, tmp_path: Path) -> N
     assert cli.main(["sweep", "--out", str(folder), *GRID, "--processes", "1"]) == 0
     assert results(folder) == results(alone)
     assert finished(folder) == finished(alone)
+
+
+def test_a_terminal_gets_a_progress_bar_that_begins_where_it_stopped(
+    alone: Path, tmp_path: Path
+) -> None:
+    folder = copy(alone, tmp_path)
+    path = folder / "finished.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
+    shown = on_a_terminal(command(folder, *GRID, "--processes", "1"))
+    assert "replays" in shown
+    assert "21/24" in shown
+    assert "24/24" in shown
+    assert "20/24" not in shown
 
 
 def copy(folder: Path, to: Path) -> Path:
