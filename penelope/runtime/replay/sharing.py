@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from penelope.policy import UNIT_BYTES, Key
+from penelope.policy import Key
 from penelope.runtime.traces import Trace
 
 
@@ -15,16 +13,22 @@ def shared_units(trace: Trace) -> list[tuple[int, ...]]:
     tools and system prompt.  What comes after them is the stream's private history.
     """
     firsts = [
-        [_units(s.turns[0].append) if s.turns else () for s in session.streams]
+        [_units(s.turns[0].append) if s.turns else [] for s in session.streams]
         for session in trace.sessions
     ]
-    seen = Counter(unit for session in firsts for units in session for unit in set(units))
-    return [tuple(_leading(units, seen) for units in session) for session in firsts]
+    once: set[int] = set()
+    shared: set[int] = set()
+    for session in firsts:
+        for units in session:
+            own = set(units)
+            shared |= once & own
+            once |= own
+    return [tuple(_leading(units, shared) for units in session) for session in firsts]
 
 
-def _units(key: Key) -> tuple[bytes, ...]:
-    return tuple(key[at : at + UNIT_BYTES] for at in range(0, len(key), UNIT_BYTES))
+def _units(key: Key) -> list[int]:
+    return memoryview(key).cast("I").tolist()
 
 
-def _leading(units: tuple[bytes, ...], seen: Counter[bytes]) -> int:
-    return next((i for i, unit in enumerate(units) if seen[unit] < 2), len(units))
+def _leading(units: list[int], shared: set[int]) -> int:
+    return next((i for i, unit in enumerate(units) if unit not in shared), len(units))
