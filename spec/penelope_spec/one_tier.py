@@ -111,8 +111,9 @@ def _planned(planned: Plan, alike: State) -> Plan:
     found = match(alike, asked.key, asked.namespace, at_most=asked.end)
     fresh = planned.allocate - asked.host
     over = alike.logical_used + fresh - alike.config.logical_capacity
-    # That it is admissible is not in question here: it was admitted.
-    all_of_it = alike.config.device_capacity
+    # That it is admissible is not in question here: it was admitted.  An exchange that was given
+    # up may have left so much in the swap buffer that all KV together is more than the tiers keep.
+    all_of_it = max(alike.config.device_capacity, alike.logical_used)
     return planned._replace(
         match=found,
         allocate=fresh,

@@ -331,6 +331,18 @@ def test_a_host_copy_that_gives_way_is_not_lost() -> None:
     assert check_step(before, done.state, "insert", effects=done.effects) == []
 
 
+def test_more_kv_than_both_tiers_keep_is_dropped_alike_in_one_tier() -> None:
+    """What stands in the swap buffer outside an exchange counts against the two tiers together."""
+    state = insert(empty(Config(2, 1, 1, host_capacity=1, swap_buffer=1)), pack([0])).state
+    begun = begin(state, required(next_demotion(state, 1)))
+    before = insert(end(begun.state, begun.move).state, pack([1, 0])).state
+    assert before.logical_used > before.config.logical_capacity
+    planned = plan(before, pack([0]), extra=1)
+    done = admit(before, planned)
+    assert done.freed == 3
+    assert check_step(before, done.state, "admit", plan=planned, effects=done.effects) == []
+
+
 def test_a_promise_that_cannot_be_kept_is_named() -> None:
     """`settle` may be refused while there is something to move, and then only."""
     state = moving()
