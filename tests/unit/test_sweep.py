@@ -19,7 +19,6 @@ from penelope.runtime.sweep.grid import FIGURES, Row, Sweep, Task
 from tests.unit.sweeping import GRID, REPLAYS, RESULTS, command, finished, results, start, table
 from tests.unit.terminals import on_a_terminal
 
-
 digest = record._digest_of_code
 
 
