@@ -3,7 +3,7 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu coverage mutation mistakes verify bench deep format clean
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu coverage mutation mistakes crosshair verify bench deep exhaustive format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
@@ -85,6 +85,14 @@ mutation:  ## change the core a little, 2,800 times: which changes does no test 
 
 mistakes: setup  ## make classic mistakes in the core, and see which test notices each
 	@$(PY) tools/broken_rules.py $(or $(ARGS),--classic)
+
+crosshair:  ## a symbolic search for counterexamples in the core's arithmetic (five minutes)
+	@$(venv) crosshair
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q --hypothesis-profile=crosshair --timeout=0 $(ARGS) \
+	  $(foreach part,cost cuts keys ticks,tests/property/test_$(part).py)
+
+exhaustive: setup  ## every sequence of operations in small worlds, some five minutes (ARGS=--fast)
+	@$(PY) -m tests.exhaustive $(ARGS)
 
 format: setup  ## put the code into its layout
 	@$(PY) -m ruff check --quiet --fix-only .

@@ -8,6 +8,7 @@ length too.
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -42,4 +43,8 @@ settings.register_profile(
 settings.register_profile(
     "mutation", settings.get_profile("find"), max_examples=10, stateful_step_count=30
 )
+if find_spec("hypothesis_crosshair_provider"):  # `make crosshair`
+    settings.register_profile(
+        "crosshair", _COMMON, backend="crosshair", max_examples=30, database=None
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -3,6 +3,7 @@
     python tools/venv.py replay    # the core and the command line
     python tools/venv.py dev       # and the development tools
     python tools/venv.py mutation  # and the mutation testing
+    python tools/venv.py crosshair # or the symbolic search
     python tools/venv.py sglang    # or SGLang with PyTorch
     python tools/venv.py --key     # a hash of all that goes into it: the key of a cache
 
@@ -43,6 +44,7 @@ LEVELS = {
     "replay": Level(("replay.txt",), 1, "the replay (some seconds)"),
     "dev": Level(("replay.txt", "dev.txt"), 1, "the development tools (under a minute)"),
     "mutation": Level(("replay.txt", "dev.txt", "mutation.txt"), 1, "mutmut (some seconds)"),
+    "crosshair": Level(("replay.txt", "dev.txt", "crosshair.txt"), 1, "CrossHair (some seconds)"),
     "sglang": Level(
         ("replay.txt", "dev.txt", "sglang-lock.txt", "sglang.txt"),
         15,
