@@ -234,6 +234,6 @@ def _moving(draft: Draft, move: MoveId, moving: Move) -> list[Node]:
 
 def _ended(draft: Draft, moving: Move) -> Step:
     last = draft.unlock(moving.node)
-    if last is not None:
-        draft.merge_path(last)
+    assert last is not None, "what has moved, or has not, has its KV and stays"
+    draft.merge_path(last)
     return Step(*draft.close())
