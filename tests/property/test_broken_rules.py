@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from tests.docs.documents import table
+
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = tomllib.loads((ROOT / "tools/broken_rules.toml").read_text(encoding="utf-8"))["rule"]
 
@@ -40,3 +42,15 @@ def test_each_classic_mistake_has_a_test_that_is_there(rule: dict[str, str]) -> 
     path, _, name = rule["test"].partition("::")
     functions = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
     assert name in {f.name for f in functions if isinstance(f, ast.FunctionDef)}
+
+
+def test_the_sceptic_is_shown_each_classic_mistake_with_its_test() -> None:
+    def shown(rule: dict[str, str]) -> list[str]:
+        file, _, name = rule["test"].rpartition("/")[2].partition(".py::")
+        return [
+            rule["mistake"],
+            rule["file"],
+            f"{file}`: {name.removeprefix('test_').replace('_', ' ')}",
+        ]
+
+    assert table(ROOT / "docs/assurance.md", "mistake") == [shown(rule) for rule in CLASSIC]
