@@ -12,6 +12,7 @@ score good enough, 1 when not, 2 when the run could not be carried out.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import hashlib
 import json
@@ -21,7 +22,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -57,7 +57,7 @@ OPTIONS: Final = (
     *("-m", "not slow and not sglang and not gpu", "--hypothesis-profile=mutation"),
     *("-p", "no:cacheprovider", "--timeout=20"),
 )
-LEFT: Final = frozenset({"survived", "untested"})
+LEFT: Final = frozenset({"survived", "untested", "unclear"})
 
 
 class Mutant(NamedTuple):
@@ -120,7 +120,7 @@ def contents() -> Iterator[tuple[str, str]]:
     for folder in ("penelope", "spec", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
             name = path.relative_to(ROOT).as_posix()
-            if path.suffix not in {".py", ".toml", ".md", ".typed"} or "sglang" in name:
+            if path.suffix not in {".py", ".toml", ".typed"} or "sglang" in name:
                 continue
             text = path.read_text(encoding="utf-8")
             core = name.startswith("penelope/policy/")
@@ -169,11 +169,13 @@ def mutmut(names: Sequence[str] = ()) -> None:
             )
         except FileNotFoundError:
             raise SystemExit(f"{program} is missing: run 'make mutation'") from None
+    every, end = (5, "\r") if sys.stdout.isatty() else (60, "\n")
     try:
         while running.poll() is None:
-            time.sleep(5)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(every)
             seen = Counter(verdict for verdict in verdicts().values() if verdict != "waits")
-            print(f"\r{seen.total()} run: {_counted(seen)} ", end="", flush=True)
+            print(f"so far {_counted(seen)}", end=end, flush=True)
     except KeyboardInterrupt:
         running.terminate()
         running.wait()
@@ -199,8 +201,10 @@ def _verdict(exit_code: int | None) -> str:
             return "untested"
         case 36 | -24 | 24 | 152 | 255:
             return "timed out"
-        case _:
+        case 1 | 3:
             return "killed"
+        case _:
+            return "unclear"
 
 
 def verdicts() -> dict[str, str]:
@@ -224,28 +228,30 @@ class _Sources:
     def __init__(self) -> None:
         self._modules: dict[str, tuple[list[str], dict[str, list[int]]]] = {}
 
-    def lines(self, module: str, function: str) -> list[str]:
+    def lines(self, module: str, function: str, plain: str) -> list[str]:
+        """Those of one function, under its plain name."""
         if module not in self._modules:
             path = WORK / "mutants" / "penelope" / "policy" / f"{module}.py"
             spans = json.loads(path.with_suffix(".py.spans").read_text())["spans"]
             self._modules[module] = path.read_text(encoding="utf-8").splitlines(), spans
         text, spans = self._modules[module]
         start, end = spans[function]
-        return [line for line in text[start - 1 : end] if f" {function}(" not in line]
+        return [line.replace(f" {function}(", f" {plain}(") for line in text[start - 1 : end]]
 
 
 def named(name: str, sources: _Sources) -> Mutant:
     """The mutant that mutmut calls `penelope.policy.MODULE.x_FUNCTION__mutmut_7`."""
     module, _, function = name.removeprefix("penelope.policy.").partition(".")
-    base = function.rpartition("__mutmut_")[0]
-    original = sources.lines(module, f"{base}__mutmut_orig")
-    mutated = sources.lines(module, function)
+    base = function.rpartition("__mutmut_")[0]  # x_FUNCTION, xǁCLASSǁMETHOD
+    path = base[2:].replace("ǁ", ".").replace(".get_", ".")
+    plain = path.rpartition(".")[2]
+    original = sources.lines(module, f"{base}__mutmut_orig", plain)
+    mutated = sources.lines(module, function, plain)
     changed = [
         line
         for line in difflib.unified_diff(original, mutated, lineterm="", n=0)
         if line[0] in "+-" and not line.startswith(("---", "+++"))
     ]
-    path = base[2:].replace("ǁ", ".").replace(".get_", ".")  # x_function, xǁClassǁmethod
     return Mutant(
         f"{module}.{path}",
         _even(line[1:] for line in changed if line[0] == "-"),
@@ -324,7 +330,7 @@ def _row(seen: Counter[str]) -> str:
 
 
 def _counted(seen: Counter[str]) -> str:
-    left = seen["survived"] + seen["untested"]
+    left = sum(seen[verdict] for verdict in LEFT)
     return (
         f"{seen.total():4} mutants, {seen['killed']:4} killed, {seen['timed out']:2} timed out, "
         f"{left:3} survived"
