@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from penelope.policy import Key
 from penelope.policy.errors import InvalidConfigError
-from penelope.runtime.replay.caches import CoreCache
-from penelope.runtime.replay.closed_loop import replay
 from penelope.runtime.replay.compare import (
     COMPARED,
     Comparison,
@@ -25,7 +23,7 @@ from penelope.runtime.replay.compare import (
     fitting,
     largest_request,
 )
-from penelope.runtime.replay.server import Scheduler, Server
+from penelope.runtime.replay.server import Scheduler
 from penelope.runtime.traces import GeneratorOptions, Trace, generate
 from tests.unit.replaying import (
     NAMES,
@@ -358,12 +356,3 @@ def test_a_block_is_64_tokens_or_the_next_whole_number_of_pages(
     assert cell.sizes(unit) == (1000 // block[0] * block[0], *block)
     config = cell.config("penelope", unit)
     assert (config.page_size * unit, config.block_size * unit) == block
-
-
-def test_the_memory_of_what_was_computed_does_not_depend_on_the_policy() -> None:
-    """Held once, in as few nodes as the histories have: a long replay must not pile up keys."""
-    asks = [Ask(range(n)) for n in range(1, 40)]
-    for name in NAMES:
-        engine = Server(CoreCache(setting().config(name, UNIT)), TOY, TIMING, Scheduler.LPM, UNIT)
-        replay(trace([stream(asks)]), engine, 1)
-        assert len(engine._ever.nodes) <= 2 * len(asks), name

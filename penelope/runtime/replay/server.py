@@ -12,11 +12,11 @@ from enum import Enum
 from time import thread_time
 from typing import ParamSpec, TypeVar
 
-from penelope import policy
-from penelope.policy import UNIT_BYTES, Config, Key
+from penelope.policy import UNIT_BYTES, Key
 from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.replay.caches import Admission, Ask, ReplayCache
+from penelope.runtime.replay.seen import Seen
 from penelope.runtime.traces import Request
 
 P = ParamSpec("P")
@@ -138,9 +138,7 @@ class Server:
         self._unfinished: Job | None = None
         self._completing: list[Job] = []
         self._copied_in = self._copied_out = 0
-        # Everything that was ever computed: what an unlimited cache would hold.  Nothing is ever
-        # evicted from it, so its switches are those that keep the fewest nodes and keys.
-        self._ever = policy.empty(Config(2**62, block_size=1))
+        self._seen = Seen()
         self.counters = Counters()
 
     @property
@@ -196,9 +194,7 @@ class Server:
         assert job.admission is not None
         history = Key(job.request.prompt + job.request.output)
         self._copies(self._timed(self.cache.finished, job.admission, history))
-        inserted = policy.insert(self._ever, history)
-        self._ever = inserted.state
-        known, end = inserted.resident, inserted.resident + inserted.adopted
+        known, end = self._seen.add(history), len(history) // UNIT_BYTES
         self.counters.decoded += self._cost.scaled_span(known * self._unit, end * self._unit)
         self._note_nodes()
 
@@ -248,9 +244,7 @@ class Server:
         of two requests in one step comes first.
         """
         counters = self.counters
-        inserted = policy.insert(self._ever, job.request.prompt)
-        self._ever = inserted.state
-        before = inserted.resident * self._unit
+        before = self._seen.add(job.request.prompt) * self._unit
         private = job.shared * self._unit
         recomputed = lost = 0
         for start, end in spans:
