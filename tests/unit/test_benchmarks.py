@@ -85,11 +85,11 @@ def test_everything_is_measured_and_reported(
     shown = capsys.readouterr().out
     document = json.loads((tmp_path / "out.json").read_text())
     assert set(document) == {
-        *("machine", "bars", "leaves", "nodes", "long", "maps", "replay", "peak_mib"),
+        *("machine", "bars", "leaves", "nodes", "long", "maps", "replay", "held", "peak_mib"),
     }
     assert {row["operation"] for row in document["leaves"]} >= {"evict", "touched match", "refill"}
     assert all(row["median_us"] > 0 for part in ("leaves", "long") for row in document[part])
-    assert {row["policy"] for row in document["replay"]} == set(replay_throughput.POLICIES)
+    assert {row["policy"] for row in document["replay"]} == set(replay_throughput.GOALS)
     for bar in document["bars"]:
         assert f"{'met   ' if bar['met'] else 'MISSED'}  {bar['name']}: {bar['figure']}" in shown
     assert document["machine"]["cores"] >= 1
@@ -103,9 +103,19 @@ def test_a_missed_bar_is_shouted(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_replay_that_is_timed_evicts_and_refuses_no_session() -> None:
     trace = generate(GeneratorOptions(sessions=3, max_context=40_000))
-    for name in replay_throughput.POLICIES:
+    for name in replay_throughput.GOALS:
         short, whole = (replay_throughput.replayed(trace, n, name, 50_048) for n in (1, 3))
         assert short.requests < whole.requests == trace.requests
         assert (whole.policy, whole.sessions) == (name, 3)
         assert whole.evicted_tokens > 0
         assert whole.rate == whole.requests / whole.seconds
+
+
+def test_what_is_held_is_looked_at_in_both_passes() -> None:
+    trace = generate(GeneratorOptions(sessions=2, max_context=40_000))
+    first, second = replay_throughput.held(trace, 2, "penelope", 50_048)
+    longest = 4 * 40_000 / 64 / 2**20
+    for seen in (first, second):
+        assert seen.policy == "penelope"
+        # At least a request's key, and no more than one for each node.
+        assert longest / 4 < seen.keys_mib < longest * seen.nodes
