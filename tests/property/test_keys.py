@@ -36,6 +36,11 @@ def test_a_key_agrees_with_itself_to_the_end() -> None:
     assert common_prefix(key, key, 40, 400, 4) == 400
 
 
+def test_keys_that_part_at_once_agree_nowhere() -> None:
+    assert common_prefix(pack([1, 2, 3]), pack([9, 2, 3]), 0, 12, 4) == 0
+    assert common_prefix(pack([0, 1, 2, 3]), pack([0, 9, 2, 3]), 4, 16, 4) == 4
+
+
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=20))
 def test_packing_keeps_every_unit_apart(units: list[int]) -> None:
     key = pack(units)

@@ -127,6 +127,20 @@ def test_what_arrives_is_joined_to_what_is_there_although_it_was_cut_on_its_way(
     assert s.ends() == [(0, 4), (4, 6)]
 
 
+def test_all_that_leaves_or_arrives_is_counted_although_it_was_cut_on_its_way() -> None:
+    s = tiers()
+    s.insert("abcdef")
+    s.depart(s.transfer("abcdef", 0, C))
+    s.touch("ab")
+    found = s.match("abcdefg")
+    assert (len(found.spans), found.leaving, found.arriving, found.reusable) == (2, 6, 0, 0)
+    s.arrive(MoveId(0))
+    s.depart(s.transfer("abcdef", 2, G))
+    s.touch("abcd")
+    found = s.match("abcdefg")
+    assert (len(found.spans), found.leaving, found.arriving, found.host) == (3, 0, 4, 2)
+
+
 # Promises
 
 
