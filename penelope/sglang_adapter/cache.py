@@ -42,7 +42,14 @@ from penelope.policy import (
 )
 from penelope.sglang_adapter.events import PlacementEvents
 from penelope.sglang_adapter.options import Options
-from penelope.sglang_adapter.paths import Path, Range, namespace_of, pack_tokens, path_of
+from penelope.sglang_adapter.paths import (
+    Path,
+    Range,
+    namespace_of,
+    pack_tokens,
+    path_of,
+    weights_of,
+)
 from penelope.sglang_adapter.refilling import Refilling
 from penelope.sglang_adapter.slots import Offer, SlotTable
 from penelope.sglang_adapter.statistics import Statistics
@@ -81,6 +88,8 @@ class PenelopeCache(BasePrefixCache):
         self.slots = SlotTable(self._free_slots, self._free_host, self.device)
         self.placement = PlacementEvents(params)
         self.kv_events = self.placement.recorder
+        self.weights = 0
+        """How often the model's weights have changed: KV of others is another namespace's."""
         self._recent: Match | None = None
         self.state = self._empty_state()
         if params.enable_metrics:
@@ -122,7 +131,7 @@ class PenelopeCache(BasePrefixCache):
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """Match through holes; the match counts as a use, as it does in SGLang's own trees."""
         key, limit = self._packed(params.key)
-        namespace = namespace_of(params.key, params.req)
+        namespace = namespace_of(params.key, params.req, self.weights)
         matched = policy.match(self.state, key, namespace, at_most=limit)
         if matched.spans:
             self.apply(*policy.touch(self.state, matched))
@@ -140,7 +149,8 @@ class PenelopeCache(BasePrefixCache):
 
     def touch_prefix(self, key: RadixKey) -> None:
         packed, limit = self._packed(key)
-        matched = policy.match(self.state, packed, namespace_of(key), at_most=limit)
+        namespace = namespace_of(key, weights=self.weights)
+        matched = policy.match(self.state, packed, namespace, at_most=limit)
         if matched.spans:
             self.apply(*policy.touch(self.state, matched))
 
@@ -242,6 +252,8 @@ class PenelopeCache(BasePrefixCache):
 
     def checkpoint(self, req: Req, *, up_to: int, **kwargs: Any) -> None:
         """Publish the request's KV, repoint its row onto the tree's copy, extend its lock."""
+        if weights_of(req.lock.node.namespace) != self.weights:
+            return  # Nobody will ask for KV that other weights computed.
         # Under overlap a mixed batch may have moved `extend_end` on by a token that is not
         # known yet.
         known = min(up_to, len(req.full_untruncated_fill_ids))
@@ -305,7 +317,22 @@ class PenelopeCache(BasePrefixCache):
             self.tiers.memory.clear()
         self.state = self._empty_state()
         self._recent = None
-        self.placement.cleared()
+        self.placement.cleared(self.weights)
+
+    def weights_changed(self) -> None:
+        """The model computes other KV from now on.
+
+        Requests that run keep what they have, as in SGLang; nobody else finds it.  What no
+        request uses goes at once, in both tiers.
+        """
+        self.refilling.drop(self)
+        if not self.state.nodes:
+            return
+        self.weights += 1
+        self.placement.cleared(self.weights)
+        step = policy.evict(self.state, self.state.evictable)
+        self.apply(step.state, step.effects)
+        self.statistics.add("evicted_tokens", step.freed)
 
     # Inside
 

@@ -28,6 +28,7 @@ from penelope.policy import (
     Residency,
     State,
 )
+from penelope.sglang_adapter.paths import extra_key_of, weights_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -55,9 +56,15 @@ class PlacementEvents:
             dynamo_format=params.dynamo_kv_event_format,
             lora_names=params.kv_event_lora_names,
         )
+        self._weights = 0
         self.recorder.record_all_cleared()
 
-    def cleared(self) -> None:
+    def cleared(self, weights: int) -> None:
+        """Nothing is held any more; KV of other weights than these is not spoken of again.
+
+        A request that runs on keeps such KV, under hashes that new KV will have.
+        """
+        self._weights = weights
         self.recorder.record_all_cleared()
 
     def record(self, before: State, after: State, effects: Iterable[Effect]) -> None:
@@ -71,6 +78,8 @@ class PlacementEvents:
         for effect in effects:
             if isinstance(effect, Adopt | Free | Moved):
                 node = _holder(before, after, survivor, effect.node)
+                if weights_of(node.namespace) != self._weights:
+                    continue
                 label = self._label(node, effect.start, effect.end)
                 match effect:
                     case Adopt():
@@ -109,9 +118,8 @@ def _holder(before: State, after: State, survivor: dict[NodeId, NodeId], node: N
 def _radix_key(node: Node, start: int, end: int) -> RadixKey:
     units = array("I")
     units.frombytes(node.key[start * UNIT_BYTES : end * UNIT_BYTES])
-    adapter = node.namespace.adapter
     return RadixKey(
         array("q", units),
-        extra_key=None if adapter is None else adapter.partition(":")[2],
+        extra_key=extra_key_of(node.namespace),
         cache_salt=node.namespace.salt,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,9 @@ from penelope.sglang_adapter.phantom import Phantom
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+
+
+logger = logging.getLogger(__name__)
 
 
 class Hook(NamedTuple):
@@ -122,6 +126,13 @@ def refuse_empty_prompt(error: str | None, req: Req, *_: Any, **__: Any) -> str 
     return error
 
 
+def other_weights(result: Any, updater: Any, *_: Any, **__: Any) -> None:
+    """AFTER what ends an update of weights: SGLang flushes the cache only if it is asked to."""
+    cache = updater.scheduler.tree_cache
+    if isinstance(cache, PenelopeCache):
+        cache.weights_changed()
+
+
 def _is_chosen() -> bool:
     from sglang.srt.runtime_context import get_memory
 
@@ -140,6 +151,10 @@ def refuse_early(_result: None, server_args: Any) -> None:
         if settings.page_size is not None:
             # The capacity is known only once the model is loaded.
             chosen.config(device_capacity=settings.page_size, page_size=settings.page_size)
+        if chosen.host_tokens:
+            from penelope.sglang_adapter import host_memory
+
+            host_memory.require_room(settings, chosen.host_tokens)
 
 
 def handshake(_result: None, scheduler: Any) -> None:
@@ -149,6 +164,16 @@ def handshake(_result: None, scheduler: Any) -> None:
         refusals.require_supported_scheduler(scheduler)
         if scheduler.tree_cache.tiers is not None:
             scheduler.tree_cache.tiers.memory.follow(scheduler.forward_stream)
+        config = scheduler.tree_cache.state.config
+        logger.info(
+            "Penelope evicts %s, blocks of %d tokens; prefixes are reused in whole pages of %d "
+            "tokens; KV of %d tokens fits the device, of %d the host",
+            config.position.value,
+            config.block_size,
+            config.page_size,
+            config.device_capacity,
+            config.host_capacity,
+        )
 
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -189,6 +214,17 @@ HOOKS = (
         "sglang.srt.model_executor.runner.eager_runner.EagerRunner.__init__",
         wider_batches,
         HookType.AROUND,
+    ),
+    Hook(
+        f"{_COMPONENTS}.weight_updater.SchedulerWeightUpdaterManager"
+        ".flush_cache_after_weight_update",
+        other_weights,
+        HookType.AFTER,
+    ),
+    Hook(
+        f"{_COMPONENTS}.weight_updater.SchedulerWeightUpdaterManager.end_weight_update",
+        other_weights,
+        HookType.AFTER,
     ),
     Hook("sglang.srt.arg_groups.validation_hook.check_server_args", refuse_early, HookType.AFTER),
 )

@@ -6,6 +6,7 @@ path is its namespace and its tokens, and is found again in one walk.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -73,8 +74,8 @@ def pack_tokens(tokens: array[int], length: int) -> Key:
     return Key(ids.astype("<u4").tobytes())
 
 
-def namespace_of(key: RadixKey, req: Any = None) -> Namespace:
-    """Adapter and salt, unambiguously.
+def namespace_of(key: RadixKey, req: Any = None, weights: int = 0) -> Namespace:
+    """Adapter, salt and how often the model's weights have changed, unambiguously.
 
     SGLang glues the caller's extra key and the LoRA id into one string, in which
     ('ab', 'c') and ('a', 'bc') are the same.  The id's length in front tells them apart.
@@ -84,4 +85,25 @@ def namespace_of(key: RadixKey, req: Any = None) -> Namespace:
         adapter = f"{len(req.lora_id)}:{adapter}"
     elif adapter is not None:
         adapter = f"0:{adapter}"
+    if weights:
+        adapter = f"{weights}|{adapter or ''}"
     return Namespace(adapter, key.cache_salt)
+
+
+def weights_of(namespace: Namespace) -> int:
+    """How often the weights had changed when this namespace's KV was computed."""
+    return int(_parts(namespace)[1] or 0)
+
+
+def extra_key_of(namespace: Namespace) -> str | None:
+    """The caller's extra key and the LoRA id as SGLang has them."""
+    return _parts(namespace)[2]
+
+
+_ADAPTER = re.compile(r"(?:(\d+)\|)?(?:\d+:(.*))?", re.DOTALL)
+
+
+def _parts(namespace: Namespace) -> re.Match[str]:
+    found = _ADAPTER.fullmatch(namespace.adapter or "")
+    assert found is not None, f"{namespace} was not made by namespace_of"
+    return found

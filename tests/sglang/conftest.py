@@ -22,6 +22,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_model.build(tmp_path_factory.mktemp("model") / "tiny-qwen3")
 
 
+@pytest.fixture
+def sglang_settings() -> Iterator[None]:
+    """For `Steps`, which use more of SGLang than its pools."""
+    from tests.sglang.steps import published
+
+    with published():
+        yield
+
+
 class Engines:
     """At most one engine runs at a time: the next one's flags replace it."""
 
@@ -54,11 +63,20 @@ def engines(model: Path) -> Iterator[Engines]:
 @pytest.fixture
 def engine(engines: Engines) -> Iterator[Engine]:
     """The default engine, idle and empty; it must be alive and well afterwards."""
-    found = engines.get()
-    found.call("penelope_fault", name="")
-    found.call("penelope_configure", **DEFAULTS)
+    try:
+        found = _emptied(engines.get())
+    except (AssertionError, RuntimeError):
+        engines.stop()  # a test that failed has left it busy or dead
+        found = _emptied(engines.get())
     yield found
     found.check_alive()
+
+
+def _emptied(engine: Engine) -> Engine:
+    engine.call("penelope_hold", steps=None)
+    engine.call("penelope_fault", name="")
+    engine.call("penelope_configure", **DEFAULTS)
+    return engine
 
 
 DEFAULTS: dict[str, Any] = {

@@ -21,8 +21,9 @@ from penelope.policy import Granularity, Position, Residency
 from penelope.sglang_adapter import deterministic, hooks
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.options import Options
+from penelope.sglang_adapter.paths import weights_of
 from penelope.sglang_adapter.phantom import Phantom
-from penelope_spec import check_state
+from tests.sglang.auditing import audit
 
 Digest = bytes
 RECORDS: dict[tuple[str, int], set[Digest]] = defaultdict(set)
@@ -35,6 +36,7 @@ class _Switches:
     recording = False
     fault = ""
     copies = 0
+    steps_left: int | None = None
 
 
 def load() -> None:
@@ -65,6 +67,9 @@ def load() -> None:
 
 def _note_rows(scheduler: Any, batch: Any, *_: Any, **__: Any) -> None:
     """Which (request, position) each row of the coming forward pass is."""
+    if _Switches.steps_left is not None:
+        _Switches.steps_left -= 1
+        scheduler._engine_paused = _Switches.steps_left <= 0
     _rows.clear()
     if not _Switches.recording:
         return
@@ -151,6 +156,7 @@ def _extend(_result: None, scheduler: Any) -> None:
         penelope_environment,
         penelope_fault,
         penelope_audit,
+        penelope_hold,
     ):
         setattr(scheduler, function.__name__, function.__get__(scheduler))
 
@@ -236,6 +242,15 @@ def penelope_environment(self: Any, **variables: str) -> None:
     os.environ.update(variables)
 
 
+def penelope_hold(self: Any, steps: int | None = 0) -> None:
+    """Let so many batches run and then stand still, until this is called with None.
+
+    Requests that arrive meanwhile wait together; the clients' side knows nothing of a pause.
+    """
+    _Switches.steps_left = steps
+    self._engine_paused = steps == 0
+
+
 def penelope_fault(self: Any, name: str) -> None:
     _Switches.fault = name
 
@@ -254,11 +269,20 @@ def penelope_dump(self: Any, path: str) -> None:
         found["statistics"] = cache.statistics.snapshot()
         found["live_receipts"] = len(cache.state.leases)
         found["nodes"] = len(cache.state.nodes)
+        found["evictable"] = cache.evictable_size()
+        found["old_weights"] = sum(
+            len(slots)
+            for node, _, slots in cache.slots.items()
+            if weights_of(cache.state.nodes[node].namespace) != cache.weights
+        )
         found["tick"] = cache.state.tick
         found["refilling"] = None if cache.refilling.req is None else cache.refilling.req.rid
         found["resident"] = _resident(cache, Residency.DEVICE)
         found["host_resident"] = _resident(cache, Residency.HOST)
     found["free_rows"] = self.req_to_token_pool.available_size()
+    found["queued"] = [req.rid for req in self.waiting_queue]
+    found["steps_left"] = _Switches.steps_left
+    found["running"] = [req.rid for req in self.running_batch.reqs]
     found["free_tokens"] = self.token_to_kv_pool_allocator.available_size()
     target = Path(f"{path}.{get_parallel().tp_rank}")
     partial = Path(f"{target}.partial")  # one a rank
@@ -269,11 +293,11 @@ def penelope_dump(self: Any, path: str) -> None:
 def _resident(cache: PenelopeCache, tier: Residency) -> dict[Digest, Digest]:
     """History up to a position -> digest of K and V there, over all layers, in one tier."""
     found: dict[Digest, Digest] = {}
-    buffers = _buffers(cache, tier)
+    kept = buffers(cache, tier)
     for node, start, slots in cache.slots.items(tier):
         key = cache.state.nodes[node].key
         namespace = repr(cache.state.nodes[node].namespace).encode()
-        rows = torch.cat([buffer[slots].flatten(1) for buffer in buffers], dim=1).numpy()
+        rows = torch.cat([buffer[slots].flatten(1) for buffer in kept], dim=1).numpy()
         history = hashlib.blake2b(namespace, digest_size=16)
         history.update(key[: start * 4])
         for offset in range(len(slots)):
@@ -283,7 +307,7 @@ def _resident(cache: PenelopeCache, tier: Residency) -> dict[Digest, Digest]:
     return found
 
 
-def _buffers(cache: PenelopeCache, tier: Residency) -> list[torch.Tensor]:
+def buffers(cache: PenelopeCache, tier: Residency) -> list[torch.Tensor]:
     """K and V of each layer in turn."""
     pool = cache.token_to_kv_pool_allocator.get_kvcache()
     layers = range(pool.layer_num)
@@ -307,49 +331,6 @@ def penelope_audit(self: Any) -> None:
     if isinstance(self.tree_cache, PenelopeCache):
         audit(self.tree_cache, self.invariant_checker._requests_owning_rows())
         assert not self.tree_cache.state.leases, "an idle engine holds a lock"
-
-
-def audit(cache: PenelopeCache, owners: list[Any]) -> None:
-    """Every slot has exactly one owner, no row reads a placeholder, every named invariant holds."""
-    page = cache.page_size
-    allocator = cache.token_to_kv_pool_allocator
-    owned = [allocator.get_all_free_pages()]
-    resident = 0
-    for node, start, slots in cache.slots.items():
-        label = cache.state.nodes[node]
-        assert (label.start, label.end) == (start, start + len(slots)), f"node {node} moved"
-        resident += len(slots)
-        owned.append(slots[::page] // page)
-    rows = cache.req_to_token_pool.req_to_token
-    for req in owners:
-        row = rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].to(torch.int64)
-        assert not (row < page).any(), f"{req.rid} reads a placeholder"
-        owned.append(row[req.kv.cache_protected_len :: page] // page)
-    pages = torch.cat(owned)
-    assert len(pages) == allocator.size // page, (
-        f"{len(pages)} pages have an owner, there are {allocator.size // page}"
-    )
-    assert len(torch.unique(pages)) == len(pages), "a page has two owners"
-    totals = cache.state.totals
-    assert totals.device == resident, f"{resident} slots are resident, not {totals.device}"
-    assert totals.reserved == 0, "SGLang reserves, the core does not"
-    assert not cache.state.moves, "a move is in flight between two steps"
-    if cache.tiers is not None:
-        _audit_host(cache)
-    violations = check_state(cache.state)
-    assert not violations, violations
-
-
-def _audit_host(cache: PenelopeCache) -> None:
-    assert cache.tiers is not None
-    pool: Any = cache.tiers.memory.pool
-    held = [slots for _, _, slots in cache.slots.items(Residency.HOST)]
-    slots = torch.cat(held) if held else torch.empty(0, dtype=torch.int64)
-    assert len(torch.unique(slots)) == len(slots), "a host slot has two owners"
-    assert len(slots) == cache.state.totals.host, "host slots are not those of the tree"
-    assert cache.state.totals.host <= cache.state.config.host_resident, "the swap buffer is kept"
-    assert pool.available_size() + len(slots) == pool.size, "a host slot is lost"
-    assert pool.slot_used[slots].all(), "a host slot of the tree is free"
 
 
 assert hooks.HOOKS, "the adapter's hooks are what is tested here"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,28 @@ class Engine:
         )
         return answer
 
+    async def look(self, rank: int = 0) -> dict[str, Any]:
+        """What the scheduler has now; it may be in the middle of its work."""
+        target = self.folder / "dump"
+        await self.ask("call", method="penelope_dump", path=str(target))
+        found: dict[str, Any] = pickle.loads(Path(f"{target}.{rank}").read_bytes())
+        return found
+
+    async def hold(self, steps: int = 0) -> None:
+        """Let the scheduler run so many batches and then stand still, until `go`."""
+        await self.ask("call", method="penelope_hold", steps=steps)
+
+    async def go(self) -> None:
+        await self.ask("call", method="penelope_hold", steps=None)
+
+    async def until(self, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Look until something is so."""
+        for _ in range(400):
+            if what(found := await self.look()):
+                return found
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"it never came to that:\n{self.tail()}")
+
     # From a test
 
     def run(self, coroutine: Any) -> Any:
@@ -186,9 +209,7 @@ class Engine:
         self.run(self.ask("call", method=method, **arguments))
 
     def dump(self, rank: int = 0) -> dict[str, Any]:
-        target = self.folder / "dump"
-        self.call("penelope_dump", path=str(target))
-        found: dict[str, Any] = pickle.loads(Path(f"{target}.{rank}").read_bytes())
+        found: dict[str, Any] = self.run(self.look(rank))
         return found
 
     def check_alive(self) -> None:

@@ -45,6 +45,8 @@ async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any
     if operation == "generate":
         from sglang.srt.managers.io_struct import GenerateReqInput
 
+        if (own := arguments.pop("embeddings", None)) is not None:
+            arguments["positional_embed_overrides"] = _embeddings(*own)
         return await anext(
             engine.tokenizer_manager.generate_request(GenerateReqInput(**arguments), None)
         )
@@ -57,6 +59,11 @@ async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any
         from sglang.srt.managers.io_struct import PauseGenerationReqInput
 
         return await engine.tokenizer_manager.pause_generation(PauseGenerationReqInput(**arguments))
+    if operation == "update_weights":
+        from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+
+        update = UpdateWeightFromDiskReqInput(**arguments)
+        return await engine.tokenizer_manager.update_weights_from_disk(update)
     if operation == "continue":
         from sglang.srt.managers.io_struct import ContinueGenerationReqInput
 
@@ -68,6 +75,14 @@ async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any
             None, lambda: engine.collective_rpc(method, **arguments)
         )
     raise ValueError(f"unknown operation {operation}")
+
+
+def _embeddings(vectors: list[list[float]], positions: list[int]) -> Any:
+    """Vectors to put in the place of the tokens' own; a tensor would not come over a connection."""
+    import torch
+    from sglang.srt.managers.embed_types import PositionalEmbeds
+
+    return PositionalEmbeds(embeds=torch.tensor(vectors), positions=positions)
 
 
 def main() -> None:
