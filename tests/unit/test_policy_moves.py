@@ -127,6 +127,18 @@ def test_what_arrives_is_joined_to_what_is_there_although_it_was_cut_on_its_way(
     assert s.ends() == [(0, 4), (4, 6)]
 
 
+def test_what_has_left_hands_its_last_use_on_to_what_is_left_of_its_history() -> None:
+    s = tiers(capacity=12)
+    s.insert("abkl")
+    s.insert("xy")
+    s.insert("abcd")
+    for history in ("abkl", "abcd"):
+        s.move(history, 2, C)
+    leaving = next_demotion(s.state, 2)
+    assert leaving is not None
+    assert leaving.node == s.match("xyz").node  # used before abcd, although after abkl
+
+
 def test_all_that_leaves_or_arrives_is_counted_although_it_was_cut_on_its_way() -> None:
     s = tiers()
     s.insert("abcdef")
