@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.smoke]
 
 
 def test_prompts_at_the_boundaries(engine: Engine) -> None:
-    """Second time, all whole pages but the last token's are reused, holes or not."""
+    """Cases 28 and 29: second time, all whole pages but the last token's are reused."""
     for length in (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129):
         tokens = workload.text(("edge", length), length)
         first = engine.run(engine.generate(tokens, f"a{length}", 1))
@@ -26,7 +26,7 @@ def test_prompts_at_the_boundaries(engine: Engine) -> None:
 
 
 def test_a_hole_up_to_the_last_page(engine: Engine) -> None:
-    """The whole prompt is in the tree, its head a hole: the last page is computed all the same."""
+    """Case 28: all of the prompt is in the tree, its head a hole: its last page is computed."""
     engine.call("penelope_configure", **{**DEFAULTS, "pool": 1024})
     tokens = workload.text("exact", 512)
 
@@ -60,7 +60,7 @@ def test_refused_requests_leave_nothing_behind(engine: Engine) -> None:
 
 
 def test_aborting_in_the_middle_of_a_refill(engine: Engine) -> None:
-    """At whatever step the client leaves, locks, rows and slots come back."""
+    """Cases 1 and 22: at whatever step the client leaves, locks, rows and slots come back."""
     pool = 2560
     for wait in (0.0, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03):
         engine.call("penelope_configure", **{**DEFAULTS, "pool": pool, "chunk": 48})

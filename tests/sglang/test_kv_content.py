@@ -32,7 +32,7 @@ def test_resident_kv_equals_a_fresh_prefill(engine: Engine) -> None:
 
 
 def test_nothing_is_shared_between_namespaces(engine: Engine) -> None:
-    """Salts and extra keys are separate trees, and never glued into one another."""
+    """Case 77: salts and extra keys are separate trees, never glued into one another."""
     tokens = workload.text("namespace", 200)
     parts: list[dict[str, str]] = [
         {},

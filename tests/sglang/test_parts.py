@@ -213,8 +213,8 @@ class Router:
 
 @pytest.mark.parametrize("host", [0, 160], ids=["one-tier", "two-tiers"])
 def test_placement_events_rebuild_the_resident_blocks(host: int) -> None:
-    """Replaying SGLang's events gives exactly what is resident in each tier: with holes, refills,
-    demotions and promotions."""
+    """Case 82: replaying SGLang's events gives exactly what is resident in each tier, with holes,
+    refills, demotions and promotions."""
     page = 4
     router = Router(page)
     state = policy.empty(

@@ -90,7 +90,7 @@ def test_the_smallest_row_pool(engines: Engines) -> None:
 
 
 def test_the_largest_request_is_admitted_when_nothing_else_runs(engine: Engine) -> None:
-    """A history of nearly the whole pool, with a hole, refilled in one batch and in many."""
+    """Case 73: a history of nearly the whole pool, with a hole, refilled in one batch and many."""
     pool = 2048
     for chunk in (2048, 128):
         engine.call("penelope_configure", **{**DEFAULTS, "pool": pool, "chunk": chunk})

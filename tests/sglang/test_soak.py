@@ -110,7 +110,7 @@ def test_soak(engine: Engine, chunk: int, tiers: dict[str, int]) -> None:
 
 @pytest.mark.smoke
 def test_pausing_with_retraction_leaves_nothing_behind(engine: Engine) -> None:
-    """`pause_generation(retract)` while holes are being refilled, then going on."""
+    """Cases 1 and 70: `pause_generation(retract)` while holes are refilled, then going on."""
     engine.call("penelope_configure", **{**DEFAULTS, "pool": POOL, "chunk": 128})
     storm = Storm(engine, seed=5)
 

@@ -20,6 +20,7 @@ def pair(engines: Engines) -> Engine:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", [2048, 128], ids=["whole", "chunked"])
 def test_two_ranks(pair: Engine, chunk: int) -> None:
+    """Case 62: nothing but what both see decides."""
     reference = play(pair)
     assert reference.statistics["evictions"] == 0
     for tiers in ({"pool": SMALL_POOL}, {"pool": 3072, "host": 3072, "swap": 64}):

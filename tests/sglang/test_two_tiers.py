@@ -35,6 +35,7 @@ def test_hundreds_of_promotions_and_swaps_change_nothing(engine: Engine) -> None
 
 @pytest.mark.parametrize("host", [512, 2560, 8192], ids=["smaller", "equal", "larger"])
 def test_any_size_of_the_host(engine: Engine, host: int) -> None:
+    """Case 53: one that is too small for what is to be moved loses the rest, and nothing else."""
     reference = play(engine)
     run = play(engine, pool=2560, host=host, swap=128)
     assert run.statistics["promotions"] >= 10
@@ -51,7 +52,7 @@ def test_a_host_of_its_swap_buffer_alone_is_one_tier(engine: Engine) -> None:
 
 
 def test_copies_that_fail_are_undone_and_nothing_is_lost(engine: Engine) -> None:
-    """A failed demotion drops instead; a failed promotion is tried again."""
+    """Cases 37 and 52: a failed demotion drops instead; a failed promotion is tried again."""
     reference = play(engine)
     engine.call("penelope_fault", name="copy-fails")
     try:
@@ -66,6 +67,7 @@ def test_copies_that_fail_are_undone_and_nothing_is_lost(engine: Engine) -> None
 
 
 def test_every_prompt_token_is_counted_once_in_its_tier(engine: Engine) -> None:
+    """Case 74: however many chunks it comes in."""
     for chunk in (2048, 128):
         run = play(engine, ALONE, pool=2560, host=2560, swap=64, chunk=chunk)
         counted = run.statistics
@@ -77,7 +79,7 @@ def test_every_prompt_token_is_counted_once_in_its_tier(engine: Engine) -> None:
 
 
 def test_decoding_alone_makes_room_by_demotion(engine: Engine) -> None:
-    """No prefill step has to come along before what was moved out can be used again."""
+    """Case 13: no prefill step has to come along before what was moved out can be used again."""
     engine.call("penelope_configure", **{**DEFAULTS, "pool": 1024, "host": 1024, "swap": 64})
 
     async def play() -> dict[str, Any]:
@@ -95,7 +97,7 @@ def test_decoding_alone_makes_room_by_demotion(engine: Engine) -> None:
 
 
 def test_aborting_while_kv_comes_back(engine: Engine) -> None:
-    """At whatever step the client leaves, no lock, row or slot of either tier stays behind."""
+    """Case 16: whenever the client leaves, no lock, row or slot of either tier stays behind."""
     for chunk in (48, 2048):
         for wait in (0.0, 0.002, 0.004, 0.007, 0.01, 0.015, 0.02, 0.03):
             engine.call(
