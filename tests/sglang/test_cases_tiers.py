@@ -149,34 +149,36 @@ def test_case_47_what_a_retracted_request_wants_back_is_never_stored_and_loaded_
     stays = other if gone is r else r
     while "C" not in s.show(X) + s.show(Y) and s.decode(stays):
         pass
-    assert not s.cache.state.moves
+    left = s.show(list(gone.origin_input_ids)[:24])
+    assert ("C" in left, len(s.cache.state.moves)) == (True, 0)
     s.finish(stays)
     assert gone in s.prefill(gone)
-    assert s.show(list(gone.origin_input_ids)[:24]) == "GGGGGG"
+    counts = s.cache.statistics.counts
+    assert (counts.promoted_tokens, counts.phantoms) == (4 * left.count("C"), 0)
     s.finish(gone)
 
 
-@pytest.mark.parametrize("wrong", [1, 2, 3])
+@pytest.mark.parametrize("wrong", [1, 2, 3, 5, 8])
 def test_case_52_a_failed_load_leaves_its_part_on_the_host_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, wrong: int
 ) -> None:
-    """Whichever copy fails, nothing is computed on KV that did not come."""
-    s = Steps(pool=64, host=72, swap=8, block=8)
-    on_host(s, X)
-    # In three pieces: the middle came back for another history.
-    s.serve([*X[:16], *Y[:8]])
-    s.press(16)
-    s.serve(X[:9])
-    r = s.request("r", [*X, 30])
+    """Whichever copy of an exchange fails, nothing is computed on KV that did not come."""
+    s = Steps(pool=64, host=60, swap=4)
+    on_host(s, LONG[0])
+    s.serve(LONG[1])
+    r = s.request("r", [*LONG[0], 900])
     with failing(s, monkeypatch, wrong) as told:
-        admitted = r in s.prefill(r)
-    assert admitted == (len(told) < wrong)
-    if not admitted:
-        assert s.cache.statistics.counts.failed_moves == 1
-        assert r in s.prefill(r)
+        assert s.prefill(r) == []
+    assert len(told) == wrong
+    came = s.show(LONG[0]).count("G")
+    assert s.show(LONG[0]) == "G" * came + "C" * (14 - came)
+    counts = s.cache.statistics.counts
+    assert (counts.failed_moves, counts.promoted_tokens) == (1, 4 * came)
+    assert not s.cache.state.leases
+    assert r in s.prefill(r)
     s.finish(r)
-    assert s.show(X) == "GGGGGG"
-    assert s.cache.statistics.counts.phantoms == 0
+    assert s.show(LONG[0]) == "G" * 14
+    assert (counts.promoted_tokens, counts.phantoms, counts.evicted_tokens) == (56, 0, 0)
 
 
 def test_case_53_more_than_fits_the_host_is_dropped_and_the_next_calls_work() -> None:
