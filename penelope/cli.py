@@ -56,6 +56,9 @@ SUBCOMMANDS = {
     ),
 }
 
+GROUP = "penelope.commands.group:invoke"
+"""Runs all that are not plain; it needs click."""
+
 EXTRA_OF_MODULE = {
     "click": "replay",
     "rich": "replay",
@@ -88,19 +91,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(arguments: list[str]) -> int:
     command = SUBCOMMANDS.get(arguments[0]) if arguments else None
+    function: Callable[[list[str]], int]
     if command is not None and command.plain:
-        function: Callable[[list[str]], int] = load(command)
+        function = load(command.target)
         return function(arguments[1:])
-    import_or_name_extra("click")
-    # Only now: it needs click.
-    from penelope.commands.group import invoke
-
-    return invoke(arguments or ["--help"])
+    function = load(GROUP)
+    return function(arguments or ["--help"])
 
 
-def load(command: Subcommand) -> Any:
-    """What a subcommand's target names."""
-    module, _, attribute = command.target.partition(":")
+def load(target: str) -> Any:
+    """What a `module:attribute` names, imported now."""
+    module, _, attribute = target.partition(":")
     return getattr(import_or_name_extra(module), attribute)
 
 

@@ -28,7 +28,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in SUBCOMMANDS:
             return None
-        found = load(SUBCOMMANDS[cmd_name])
+        found = load(SUBCOMMANDS[cmd_name].target)
         assert isinstance(found, click.Command)
         return found
 

@@ -11,24 +11,51 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from penelope import policy
-from penelope.policy import Free, Key, Plan, Receipt, Residency, Step, Transfer
+from penelope.policy import (
+    Effect,
+    Free,
+    Key,
+    Match,
+    Plan,
+    Receipt,
+    Residency,
+    State,
+    Step,
+    Transfer,
+)
 from penelope.runtime.store import StoreError
 from penelope.sglang_adapter.paths import Path
+from penelope.sglang_adapter.slots import Offer, SlotTable
+from penelope.sglang_adapter.statistics import Statistics
 
 if TYPE_CHECKING:
-    from penelope.sglang_adapter.cache import PenelopeCache
     from penelope.sglang_adapter.host_memory import HostMemory
 
 logger = logging.getLogger(__name__)
 
 
+class Owner(Protocol):
+    """The cache whose KV is moved: what an exchange needs of it."""
+
+    state: State
+    slots: SlotTable
+    statistics: Statistics
+    token_to_kv_pool_allocator: Any
+
+    def find(self, path: Path) -> Match: ...
+
+    def apply(
+        self, state: State, effects: tuple[Effect, ...], offer: Offer | None = None
+    ) -> object: ...
+
+
 class Tiers:
-    def __init__(self, cache: PenelopeCache, memory: HostMemory) -> None:
+    def __init__(self, cache: Owner, memory: HostMemory) -> None:
         self._cache = cache
         self._allocator = cache.token_to_kv_pool_allocator
         self.memory = memory
