@@ -7,15 +7,17 @@ import pytest
 from penelope.policy import (
     InsufficientSpace,
     MoveId,
+    OverCapacity,
     Receipt,
     Residency,
     Transfer,
     Unmoved,
     forgo,
     next_demotion,
+    plan,
     settle,
 )
-from tests.cases.scene import Scene
+from tests.cases.scene import Scene, key
 
 G, C = Residency.DEVICE, Residency.HOST
 
@@ -202,6 +204,61 @@ def test_host_kv_that_a_receipt_was_not_promised_does_not_keep_it_waiting() -> N
     r = s.lock("abcd")
     assert settle(s.state, r).state.totals == s.state.totals
     assert s.next(r) is None
+
+
+@pytest.mark.parametrize(
+    ("history", "due", "promote"), [("kl", 2, 0), ("abcd", 0, 4)], ids=["new units", "host KV"]
+)
+def test_what_a_request_waits_for_is_not_locked_by_another(
+    history: str, due: int, promote: int
+) -> None:
+    s = tiers(capacity=6)
+    s.insert("abcd")
+    s.move("abcd", 0, C)
+    s.insert("uvwxyz")
+    waits = s.admit(plan(s.state, key(history), at_most=4)).receipt
+    assert (s.state.totals.due, s.state.totals.promote) == (due, promote)
+    with pytest.raises(InsufficientSpace, match="are promised"):
+        s.lock("uvwxyz")
+    s.release(waits)
+    s.lock("uvwxyz")
+
+
+def test_what_both_tiers_keep_together_is_promised_too() -> None:
+    s = Scene(capacity=8, block=1, keeps=4, swap=1)
+    s.insert("abcd")
+    s.move("abcd", 0, C)
+    s.insert("wxyz")
+    s.begin("k")  # has its unit
+    assert s.admit(s.plan("lmno")).freed == 1  # waits for 4 where 3 are free
+    assert (s.state.free, s.state.totals.due, s.state.totals.reserved) == (3, 4, 1)
+    assert (s.state.logical_used, s.state.available) == (12, 3)
+    with pytest.raises(OverCapacity, match="are promised"):
+        s.insert("q")
+
+
+def test_as_much_as_the_host_keeps_may_be_locked_there() -> None:
+    s = Scene(capacity=8, block=1, keeps=4, swap=1)
+    s.insert("abcd")
+    s.move("abcd", 0, C)
+    s.insert("uvwxyz")
+    s.begin("klm")
+    assert s.state.totals.due == 3
+    s.lock("abcd")
+
+
+def test_host_kv_on_its_way_to_the_device_is_not_held_against_the_host() -> None:
+    s = Scene(capacity=10, keeps=4, swap=2)
+    s.insert("abcd")
+    s.move("abcd", 0, C)
+    s.insert("uvwxyz")
+    r = s.begin("abcde")
+    first = s.next(r)
+    assert first is not None
+    s.depart(first)
+    totals = s.state.totals
+    assert (totals.inbound, totals.promote, totals.due, totals.locked_host) == (4, 0, 1, 4)
+    s.lock("uvw")
 
 
 def test_a_request_may_forgo_what_it_waits_for() -> None:
