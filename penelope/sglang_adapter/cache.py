@@ -361,7 +361,7 @@ class PenelopeCache(BasePrefixCache):
         before, self.state = self.state, state
         self.placement.record(before, state, effects)
         surplus = self.slots.apply(effects, offer)
-        self.statistics.resident(state.totals)
+        self.statistics.follow(state, effects)
         return surplus
 
     def _free_slots(self, slots: torch.Tensor) -> None:

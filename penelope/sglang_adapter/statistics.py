@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penelope.policy import Totals
+from penelope.policy import Effect, Residency, State
+from penelope.runtime.gauges import Flow, gauge
 
 
 @dataclass
@@ -13,6 +15,8 @@ class Counts:
     evictions: int = 0
     evicted_tokens: int = 0
     """Whose last copy went, in whichever tier it was."""
+    dropped_unread_tokens: int = 0
+    """Of the evicted tokens, those that had gone to the host and were not read there again."""
     over_evicted_tokens: int = 0
     """Evicted beyond what was asked for: at most a block for each eviction."""
     phantoms: int = 0
@@ -39,6 +43,7 @@ class Counts:
 
 _HELP = {
     "evicted_tokens": "Tokens whose last copy of KV was dropped",
+    "dropped_unread_tokens": "Tokens moved to the host and dropped there without a read",
     "over_evicted_tokens": "Tokens evicted beyond the shortfall",
     "phantoms": "Phantom requests run",
     "phantom_tokens": "Tokens recomputed by phantom requests",
@@ -52,6 +57,8 @@ _GAUGES = {
     "device_tokens": "Tokens of cached KV on the device",
     "host_tokens": "Tokens of cached KV on the host",
     "hole_tokens": "Tokens kept without KV",
+    "evictable_device_tokens": "Of those on the device, tokens that no request uses",
+    "evictable_host_tokens": "Of those on the host, tokens that no request uses",
 }
 
 
@@ -75,15 +82,19 @@ class Statistics:
             self.add("swaps")
             self.add("swapped_tokens", tokens)
 
-    def resident(self, totals: Totals) -> None:
-        """What the tree holds now."""
+    def follow(self, state: State, effects: Sequence[Effect]) -> None:
+        """What the tree holds now, and what of it went unread."""
+        self.add("dropped_unread_tokens", Flow().after(effects).dropped_unread)
+        device, host = gauge(state, Residency.DEVICE), gauge(state, Residency.HOST)
         self.levels = {
-            "device_tokens": totals.device,
-            "host_tokens": totals.host,
-            "hole_tokens": totals.hole,
+            "device_tokens": device.resident,
+            "host_tokens": host.resident,
+            "hole_tokens": state.totals.hole,
+            "evictable_device_tokens": device.evictable,
+            "evictable_host_tokens": host.evictable,
         }
-        for name, gauge in self._gauges.items():
-            gauge.set(self.levels[name])
+        for name, published in self._gauges.items():
+            published.set(self.levels[name])
 
     def snapshot(self) -> dict[str, int]:
         return {**asdict(self.counts), **self.levels}
@@ -100,7 +111,7 @@ class Statistics:
             counter = Counter(f"sglang:penelope_{name}_total", text, labelnames=names)
             self._counters[name] = counter.labels(**collector.labels)
         for name, text in _GAUGES.items():
-            gauge = Gauge(
+            level = Gauge(
                 f"sglang:penelope_{name}", text, labelnames=names, multiprocess_mode="mostrecent"
             )
-            self._gauges[name] = gauge.labels(**collector.labels)
+            self._gauges[name] = level.labels(**collector.labels)

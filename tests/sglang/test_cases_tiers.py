@@ -215,15 +215,20 @@ def test_case_83_each_tier_tells_what_it_holds_and_what_of_that_can_be_had() -> 
     s.prefill(r)
     told = s.cache.statistics.snapshot()
     assert (told["device_tokens"], told["host_tokens"], told["hole_tokens"]) == (40, 8, 0)
+    assert (told["evictable_device_tokens"], told["evictable_host_tokens"]) == (16, 8)
+    assert told["dropped_unread_tokens"] == 0
     assert (s.cache.evictable_size(), s.cache.protected_size()) == (16, 24)
     assert s.cache.total_size() == 40
     s.finish(r)
     # A full tier that is overrun is not the same as one that was never used.
     s.press(64)
+    before = s.cache.statistics.snapshot()
+    assert (before["host_tokens"], before["evictable_host_tokens"]) == (32, 32)
     s.serve([*range(300, 348)])
     s.press(64)
     told = s.cache.statistics.snapshot()
-    assert told["host_tokens"] == 32
-    assert told["evicted_tokens"] > 0
-    assert told["demoted_tokens"] > 32
-    assert told["promoted_tokens"] == 0
+    assert (told["host_tokens"], told["promoted_tokens"]) == (32, 0)
+    # Of the 48 that came 16 did not fit and were dropped from the device; 32 took the place of
+    # what nobody had read.
+    assert told["evicted_tokens"] - before["evicted_tokens"] == 48
+    assert told["dropped_unread_tokens"] - before["dropped_unread_tokens"] == 32
