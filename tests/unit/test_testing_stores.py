@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -261,3 +264,23 @@ def test_a_store_that_breaks_down_says_after_what() -> None:
     with pytest.raises(MemoryError) as broken:
         check_store(Breaks)
     assert broken.value.__notes__[0].startswith("after: ")
+
+
+def test_the_suite_needs_nothing_but_the_core() -> None:
+    """An engine developer has no pytest, no Hypothesis and no z3 on the machine with the GPU."""
+    program = """
+import sys
+for name in ("pytest", "hypothesis", "z3", "numpy", "click", "rich", "torch"):
+    sys.modules[name] = None
+from penelope.testing import TWO_TIERS, InspectableSymbolicStore, check_store
+print(check_store(InspectableSymbolicStore, config=TWO_TIERS, operations=50).operations)
+"""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "50\n"
