@@ -78,3 +78,9 @@ def test_an_absent_tick_is_named_and_nothing_goes_in_its_place(absent: int) -> N
         with pytest.raises(KeyError) as missing:
             tree.remove(absent)
         assert missing.value.args == (absent,)
+
+
+def test_a_tick_is_given_once() -> None:
+    tree: TickMap[str] = TickMap()
+    with pytest.raises(ValueError, match="^tick 1 is taken$"):
+        tree.insert(1, "one").insert(1, "again")
