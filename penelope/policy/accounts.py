@@ -126,12 +126,11 @@ class Accounts:
         self._reorder(None, node)
 
     def change(self, old: Node, new: Node) -> None:
-        """The next version of a node."""
+        """The next version of a node.  It ends where it ended: splits and merges move its start."""
         self.nodes[new.id] = new
         if (
             old.residency is not new.residency
             or old.start != new.start
-            or old.end != new.end
             or (not old.locks) is not (not new.locks)
         ):
             self._count(old, -1)
