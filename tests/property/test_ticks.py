@@ -82,5 +82,5 @@ def test_an_absent_tick_is_named_and_nothing_goes_in_its_place(absent: int) -> N
 
 def test_a_tick_is_given_once() -> None:
     tree: TickMap[str] = TickMap()
-    with pytest.raises(ValueError, match="^tick 1 is taken$"):
+    with pytest.raises(ValueError, match=r"^tick 1 is taken$"):
         tree.insert(1, "one").insert(1, "again")

@@ -141,6 +141,15 @@ def test_what_has_left_hands_its_last_use_on_to_what_is_left_of_its_history() ->
     assert leaving.node == s.match("xyz").node  # used before abcd, although after abkl
 
 
+def test_what_is_on_its_way_is_not_joined_to_what_stays() -> None:
+    s = tiers()
+    s.insert("abcdef")
+    s.depart(s.transfer("abcdef", 0, C)._replace(start=2, end=4))
+    s.touch("abcdef")
+    assert s.show("abcdef") == "GG>>GG"
+    assert s.ends() == [(0, 2), (2, 4), (4, 6)]
+
+
 def test_all_that_leaves_or_arrives_is_counted_although_it_was_cut_on_its_way() -> None:
     s = tiers()
     s.insert("abcdef")

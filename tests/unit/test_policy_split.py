@@ -26,6 +26,7 @@ def test_a_split_does_what_the_declaration_says() -> None:
     upper, lower = draft.split(node, 2)
     # Listed field by field, so that each phrase of the declaration has its line here.
     assert (upper.id, lower.id) == (state.next_node, node.id)
+    assert draft.next_node == state.next_node + 1
     assert (upper.parent, lower.parent) == (node.parent, upper.id)
     assert upper.namespace == lower.namespace == node.namespace
     assert (upper.start, upper.end, lower.start, lower.end) == (0, 2, 2, 6)
