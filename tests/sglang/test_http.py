@@ -77,7 +77,11 @@ def server(
     with log.open("wb") as out:
         process = subprocess.Popen(
             arguments(model, port),
-            env={**environment(folder), "PENELOPE_DETERMINISTIC": "0"},
+            env={
+                **environment(folder),
+                "PENELOPE_DETERMINISTIC": "0",
+                "PENELOPE_HOST_TOKENS": "0",
+            },
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
