@@ -251,9 +251,13 @@ def test_as_much_as_the_host_keeps_may_be_locked_there() -> None:
     s.insert("abcd")
     s.move("abcd", 0, C)
     s.insert("uvwxyz")
-    s.begin("klm")
-    assert s.state.totals.due == 3
-    s.lock("abcd")
+    move = s.next(s.begin("klm"))
+    assert move is not None
+    s.arrive(s.depart(move))
+    assert (s.show("abcd"), s.show("uvwxyz"), s.state.totals.due) == ("_CCC", "CGGGGG", 3)
+    for history in ("abcd", "u"):
+        s.lock(history)
+    assert s.state.totals.locked_host == s.state.config.host_resident
 
 
 def test_host_kv_on_its_way_to_the_device_is_not_held_against_the_host() -> None:
