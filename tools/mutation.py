@@ -1,7 +1,8 @@
 """Mutation testing of the policy core: change it a little, once for each mutant, and run its tests.
 
     python tools/mutation.py               run, or go on with a run that was interrupted
-    python tools/mutation.py --survivors   run again, on the tests as they are, what survived
+    python tools/mutation.py --survivors   run again, on the tests as they are, what survived and is
+                                           not listed as equivalent
     python tools/mutation.py --report      say what the last run found
 
 mutmut makes the mutants and runs the tests, in a copy under build/mutation.  What survives must be
@@ -344,8 +345,10 @@ def main(arguments: list[str]) -> int:
             mutmut()
         case ["--survivors"]:
             prepare(keep=True)
-            if left := [name for name, v in verdicts().items() if v in LEFT]:
-                mutmut(left)
+            sources, same = _Sources(), {entry.mutant for entry in listed() if entry.equivalent}
+            left = [name for name, verdict in verdicts().items() if verdict in LEFT]
+            if again := [name for name in left if named(name, sources) not in same]:
+                mutmut(again)
             mutmut()  # what has changed since
         case ["--report"]:
             pass
