@@ -49,6 +49,8 @@ def _audit_host(cache: PenelopeCache) -> None:
     slots = torch.cat(held) if held else torch.empty(0, dtype=torch.int64)
     assert len(torch.unique(slots)) == len(slots), "a host slot has two owners"
     assert len(slots) == cache.state.totals.host, "host slots are not those of the tree"
-    assert cache.state.totals.host <= cache.state.config.host_resident, "the swap buffer is kept"
+    # Only an exchange that was broken off may leave KV in the buffer; later ones make do with it.
+    broken_off = cache.statistics.counts.failed_moves > 0
+    assert not cache.state.staged or broken_off, "KV is left in the swap buffer"
     assert pool.available_size() + len(slots) == pool.size, "a host slot is lost"
     assert pool.slot_used[slots].all(), "a host slot of the tree is free"
