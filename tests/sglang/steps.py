@@ -165,6 +165,20 @@ class Steps:
             self.settle(self.launch(ready))
         return ready
 
+    def start(self, req: Any, chunk: int | None = None) -> int:
+        """Refill its holes and compute its prompt, in as many steps as it takes; how many."""
+        for step in range(1, 100):
+            if not req.kv.holds_kv:
+                assert req in self.prefill(req, chunk=chunk) or self.refills(req), "it is stuck"
+            else:
+                adder = self.admit(chunk=chunk)
+                req.init_next_round_input()
+                adder.add_chunked_req(req)
+                self.settle(self.launch(adder.can_run_list))
+            if req.extend_end == len(req.origin_input_ids):
+                return step
+        raise AssertionError(f"{req.rid} was never admitted")
+
     def decode(self, *reqs: Any) -> bool:
         """One decode step of requests that are running; False if SGLang would have to retract."""
         batch = self._decoding(reqs)

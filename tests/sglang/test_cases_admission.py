@@ -39,10 +39,7 @@ def test_case_1_a_gapped_request_waits_or_is_refilled_in_steps_and_lets_go(way_o
     if way_out == "abort":
         s.cache.release_aborted_request(r.cache_request_handle)
     else:
-        steps = 0
-        while r not in s.prefill(r, chunk=8):
-            steps += 1
-        assert steps <= 2
+        assert s.start(r, chunk=8) <= 3
         if way_out == "retract":
             s.finish(r, checkpoint=False)
         else:
@@ -147,10 +144,7 @@ def test_case_73_every_path_that_allocates_evicts_and_an_idle_cache_is_no_pressu
     def prefilled(tokens: list[int], chunk: int | None = None) -> Any:
         fill()
         r = s.request("r", tokens, new=2)
-        while r not in s.prefill(r, chunk=chunk):
-            assert s.refills(r)
-        while r.extend_end < len(tokens):
-            s.settle(s.launch(continued(s, r, chunk)))
+        s.start(r, chunk)
         return r
 
     r = prefilled(X)
@@ -165,12 +159,3 @@ def test_case_73_every_path_that_allocates_evicts_and_an_idle_cache_is_no_pressu
     assert counts.evictions >= 4
     assert counts.promotions >= 1 if host else counts.phantoms >= 0
     assert pressure(s) == 0
-
-
-def continued(s: Steps, req: Any, chunk: int | None) -> list[Any]:
-    """The next chunk of a request, as SGLang's adder gives it out."""
-    adder = s.admit(chunk=chunk)
-    req.init_next_round_input()
-    adder.add_chunked_req(req)
-    ready: list[Any] = adder.can_run_list
-    return ready

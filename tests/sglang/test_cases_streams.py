@@ -51,13 +51,7 @@ def every_path_that_allocates(s: Steps) -> None:
         start = source.choice((1, 101, 201, 301))
         history = list(range(start, start + 24))
         req = s.request("r", [*history, 30 + turn], new=2)
-        while req not in s.prefill(req, chunk=(None, 8)[turn % 2]):
-            assert s.refills(req)
-        while req.extend_end < 25:
-            adder = s.admit(chunk=8)
-            req.init_next_round_input()
-            adder.add_chunked_req(req)
-            s.settle(s.launch(adder.can_run_list))
+        s.start(req, chunk=(None, 8)[turn % 2])
         for _ in range(9):
             assert s.decode(req)
         s.finish(req)
