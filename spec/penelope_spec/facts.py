@@ -8,8 +8,10 @@ from typing import Final, NamedTuple, TypedDict
 
 from penelope.policy import (
     Effect,
+    Key,
     Match,
     MoveId,
+    Namespace,
     Plan,
     Receipt,
     Refused,
@@ -65,13 +67,24 @@ class Facts(TypedDict, total=False):
     """Argument of `refill`, for `one-hole`; of `settle` and `forgo`; also of `checkpoint` and
     `release`."""
     start: int
-    """Argument of `refill`, for `one-hole`."""
+    """Argument of `refill`, for `one-hole`; of `insert`."""
     freed: int
     """What `evict` or `admit` answered."""
     transfer: Transfer
     """Argument of `begin`."""
     move: MoveId
     """Argument of `end` and `fail`."""
+    key: Key
+    """Argument of `match`, `plan`, `insert` and `checkpoint`: this and what follows is read only
+    where a refusal is judged."""
+    namespace: Namespace
+    """Argument of `match`, `plan` and `insert`."""
+    end: int
+    """Argument of `refill`."""
+    extra: int
+    """Argument of `plan`."""
+    at_most: int
+    """Argument of `match` and `plan`."""
 
 
 _REQUIRED: Final[dict[str, tuple[str, ...]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from penelope.policy import (
     InFlight,
     InUse,
+    Key,
     MoveId,
+    Node,
     Receipt,
     ReceiptId,
     Refused,
@@ -22,27 +25,38 @@ from penelope.policy import (
     acquire,
     admit,
     begin,
+    checkpoint,
     end,
+    evict,
     fail,
     forgo,
+    insert,
     match,
+    pack,
     plan,
+    refill,
     release,
+    reserve,
     reset,
     settle,
     touch,
 )
 from penelope_spec import Facts, check_state
+from penelope_spec.facts import TRANSITIONS
 from penelope_spec.refusals import REASONS, Asked, unfounded
+from penelope_spec.room import path_to
 from tests.spec.test_tiers import moving, settled
 from tests.spec.tiered import Tiered, tiered_configs
+from tests.spec.worlds import Done, World
 
 Try = tuple[str, Callable[[], Any], Facts]
 
 
 def attempts(chance: random.Random, state: State, earlier: State) -> Iterator[Try]:
-    """One of each transition, with what is live, what was, what never was, and what is stale."""
+    """Each transition, with what is live, what was, what never was, and what is stale."""
     receipt = Receipt(ReceiptId(chance.randrange(state.next_receipt + 1)))
+    if state.leases and chance.random() < 0.7:
+        receipt = Receipt(chance.choice(sorted(state.leases)))
     number = MoveId(chance.randrange(state.next_move + 1))
     held: Facts = {"receipt": receipt}
     taken: Facts = {"move": number}
@@ -52,15 +66,42 @@ def attempts(chance: random.Random, state: State, earlier: State) -> Iterator[Tr
     yield "end", lambda: end(state, number), taken
     yield "fail", lambda: fail(state, number), taken
     yield "reset", lambda: reset(state), {}
+    need = chance.randrange(-1, state.evictable + 3)
+    yield "evict", lambda: evict(state, need), {"need": need}
+    units = chance.randrange(-1, state.config.device_capacity + 3)
+    yield "reserve", lambda: reserve(state, receipt, units), {"receipt": receipt, "units": units}
+    yield from with_a_span(chance, state, receipt)
     nodes = sorted(n.id for n in state.nodes.values() if n.parent is not None)
-    if not nodes:
-        return
-    node = state.nodes[chance.choice(nodes)]
+    if nodes:
+        node = state.nodes[chance.choice(nodes)]
+        yield from with_a_node(chance, state, node)
+        yield from with_a_match(node, state, chance.choice((state, state, state, earlier)))
+        yield from with_a_key(chance, state, node, receipt)
+
+
+def with_a_span(chance: random.Random, state: State, receipt: Receipt) -> Iterator[Try]:
+    """Often a hole on the path of the receipt, its own or another's to refill, or a part of it."""
+    lease = state.leases.get(receipt.id)
+    path = path_to(state, lease.node) if lease is not None else []
+    holes = [node for node in path if node.residency is Residency.HOLE]
+    page = state.config.page_size
+    start = chance.randrange(-1, 12)
+    stop = start + chance.randrange(0, 6)
+    if holes and chance.random() < 0.7:
+        hole = chance.choice(holes)
+        start, stop = hole.start, min(hole.end, hole.start + page * chance.randrange(1, 4))
+    span: Facts = {"receipt": receipt, "start": start, "end": stop}
+    yield "refill", lambda: refill(state, receipt, start, stop), span
+
+
+def with_a_node(chance: random.Random, state: State, node: Node) -> Iterator[Try]:
     start = chance.randrange(node.start, node.end)
     stop = chance.randrange(start + 1, node.end + 2)
     transfer = Transfer(node.id, start, stop, chance.choice((Residency.DEVICE, Residency.HOST)))
     yield "begin", lambda: begin(state, transfer), {"transfer": transfer}
-    source = chance.choice((state, state, state, earlier))
+
+
+def with_a_match(node: Node, state: State, source: State) -> Iterator[Try]:
     matched = match(source, node.key, node.namespace, at_most=node.end)
     yield "touch", lambda: touch(state, matched), {"match": matched}
     yield "acquire", lambda: acquire(state, matched), {"match": matched}
@@ -68,11 +109,44 @@ def attempts(chance: random.Random, state: State, earlier: State) -> Iterator[Tr
     yield "admit", lambda: admit(state, planned), {"plan": planned}
 
 
+def with_a_key(chance: random.Random, state: State, node: Node, receipt: Receipt) -> Iterator[Try]:
+    """A history, a part of it, with more behind it, or with half a unit."""
+    width = state.config.unit_bytes
+    keep = chance.randrange(node.end + 1)
+    more = pack(chance.choices(range(2), k=chance.randrange(2 * state.config.device_capacity)))
+    key = Key(node.key[: keep * width] + more[: len(more) - chance.choice((0, 0, 0, 0, 1))])
+    space = node.namespace
+    extra, most = chance.randrange(-1, 4), chance.randrange(-1, node.end + 2)
+    start = chance.choice((0, 0, chance.randrange(-1, node.end + 2)))
+    asked: Facts = {"key": key, "namespace": space}
+    yield "match", lambda: match(state, key, space, at_most=most), {**asked, "at_most": most}
+    yield (
+        "plan",
+        lambda: plan(state, key, space, extra=extra, at_most=most),
+        {**asked, "extra": extra, "at_most": most},
+    )
+    yield "insert", lambda: insert(state, key, space, start=start), {**asked, "start": start}
+    lease = state.leases.get(receipt.id)
+    if lease is not None and chance.random() < 0.8:
+        # What it holds, or a history that goes on from there.
+        longer = [n for n in state.nodes.values() if n.parent == lease.node]
+        last = chance.choice([state.nodes[lease.node], *sorted(longer)])
+        key = Key(last.key[: last.end * width] + more)
+    yield "checkpoint", lambda: checkpoint(state, receipt, key), {"receipt": receipt, "key": key}
+
+
+def runs(seed: int) -> Iterator[Done]:
+    """Of every policy, with two tiers and with one."""
+    for config in tiered_configs():
+        yield from Tiered(config, seed).run(60)
+        yield from World(replace(config, host_capacity=0, swap_buffer=0), seed).run(30)
+
+
 def test_every_refusal_has_its_reason_and_no_acceptance_has_one() -> None:
     seen: Counter[tuple[str, str]] = Counter()
-    for config in tiered_configs():
-        chance = random.Random(0)
-        for done in Tiered(config, seed=1).run(60):
+    for seed in range(5):
+        chance = random.Random(seed)
+        for done in runs(seed):
             for transition, call, facts in attempts(chance, done.after, done.before):
                 error = None
                 try:
@@ -83,6 +157,7 @@ def test_every_refusal_has_its_reason_and_no_acceptance_has_one() -> None:
                 assert found == [], (transition, error)
                 seen[transition, type(error).__name__] += 1
             assert check_state(done.after) == []
+    assert REASONS.keys() == set(TRANSITIONS), "every transition is judged"
     expected = {(name, kind.__name__) for name, kinds in REASONS.items() for kind in kinds}
     accepted = {(name, "NoneType") for name in REASONS}
     assert expected | accepted <= seen.keys(), (expected | accepted) - seen.keys()
