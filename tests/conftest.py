@@ -8,10 +8,15 @@ length too.
 from __future__ import annotations
 
 import os
+import signal
 from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+# A job in the background of a script ignores Ctrl-C, and so would every process that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Their assertions are most of the tests: show what they compared.
 pytest.register_assert_rewrite(*(f"tests.property.{name}" for name in ("twin", "ledger", "tiers")))
