@@ -16,7 +16,7 @@ def test_resident_kv_equals_a_fresh_prefill(engine: Engine) -> None:
     engine.call("penelope_configure", **{**DEFAULTS, "pool": SMALL_POOL, "chunk": 256})
     spoken = engine.run(workload.converse(engine, CROWD))
     left = engine.dump()
-    assert left["statistics"]["phantoms"] >= 5
+    assert left["statistics"]["phantoms"] >= 1
     resident = left["resident"]
     assert len(resident) > SMALL_POOL / 2
 

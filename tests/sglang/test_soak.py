@@ -98,14 +98,14 @@ def test_soak(engine: Engine, chunk: int, tiers: dict[str, int]) -> None:
         for name in counted:
             counted[name] += found["statistics"][name]
     assert storm.sent >= REQUESTS // 2 // ROUNDS * ROUNDS
-    assert storm.aborted >= 50
+    assert storm.aborted >= 40
     assert storm.finished >= storm.sent / 2
-    assert counted["evictions"] >= 100
-    assert counted["phantoms"] >= 30
-    assert (counted["partial_refills"] >= 20) == (chunk == 96)
+    assert counted["evictions"] >= 30
+    assert counted["phantoms"] >= 8
+    assert (counted["partial_refills"] >= 1) == (chunk == 96)
     if "host" in tiers:
-        assert counted["promotions"] >= 200
-        assert counted["swaps"] >= 50
+        assert counted["promotions"] >= 50
+        assert counted["swaps"] >= 10
 
 
 @pytest.mark.smoke
@@ -125,4 +125,4 @@ def test_pausing_with_retraction_leaves_nothing_behind(engine: Engine) -> None:
 
     engine.run(play())
     assert storm.finished >= 60
-    assert engine.dump()["statistics"]["phantoms"] >= 3
+    assert engine.dump()["statistics"]["phantoms"] >= 1

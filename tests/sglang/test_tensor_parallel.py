@@ -25,8 +25,8 @@ def test_two_ranks(pair: Engine, chunk: int) -> None:
     assert reference.statistics["evictions"] == 0
     for tiers in ({"pool": SMALL_POOL}, {"pool": 3072, "host": 3072, "swap": 64}):
         run = play(pair, CROWD, chunk=chunk, **tiers)
-        assert run.statistics["phantoms"] >= 3
-        assert (run.statistics["promotions"] >= 50) == ("host" in tiers)
+        assert run.statistics["phantoms"] >= 1
+        assert (run.statistics["promotions"] >= 15) == ("host" in tiers)
         assert differences(run, reference) == []
         _same_decisions(pair)
 
