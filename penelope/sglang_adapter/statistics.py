@@ -65,7 +65,7 @@ _GAUGES = {
 class Statistics:
     def __init__(self) -> None:
         self.counts = Counts()
-        self.levels = dict.fromkeys(_GAUGES, 0)
+        self._state: State | None = None
         self._counters: dict[str, Any] = {}
         self._gauges: dict[str, Any] = {}
 
@@ -84,17 +84,27 @@ class Statistics:
 
     def follow(self, state: State, effects: Sequence[Effect]) -> None:
         """What the tree holds now, and what of it went unread."""
-        self.add("dropped_unread_tokens", Flow().after(effects).dropped_unread)
-        device, host = gauge(state, Residency.DEVICE), gauge(state, Residency.HOST)
-        self.levels = {
+        self._state = state
+        if state.config.host_capacity:
+            self.add("dropped_unread_tokens", Flow().after(effects).dropped_unread)
+        if self._gauges:
+            levels = self.levels
+            for name, published in self._gauges.items():
+                published.set(levels[name])
+
+    @property
+    def levels(self) -> dict[str, int]:
+        """What the tree held after the last transition."""
+        if self._state is None:
+            return dict.fromkeys(_GAUGES, 0)
+        device, host = gauge(self._state, Residency.DEVICE), gauge(self._state, Residency.HOST)
+        return {
             "device_tokens": device.resident,
             "host_tokens": host.resident,
-            "hole_tokens": state.totals.hole,
+            "hole_tokens": self._state.totals.hole,
             "evictable_device_tokens": device.evictable,
             "evictable_host_tokens": host.evictable,
         }
-        for name, published in self._gauges.items():
-            published.set(self.levels[name])
 
     def snapshot(self) -> dict[str, int]:
         return {**asdict(self.counts), **self.levels}
