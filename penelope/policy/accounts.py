@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from penelope.policy.effects import Effect
-from penelope.policy.errors import InsufficientSpace, UnknownReceipt
+from penelope.policy.errors import InsufficientSpace
 from penelope.policy.ticks import TickMap
 from penelope.policy.tree import (
     Lease,
@@ -19,6 +19,7 @@ from penelope.policy.tree import (
     Residency,
     State,
     Totals,
+    live_lease,
 )
 
 _DEVICE: Final = Residency.DEVICE
@@ -46,6 +47,7 @@ class Accounts:
         "next_node",
         "next_receipt",
         "nodes",
+        "origin",
         "outbound",
         "promote",
         "reserved",
@@ -80,6 +82,7 @@ class Accounts:
         self.next_node = state.next_node
         self.next_receipt = state.next_receipt
         self.next_move = state.next_move
+        self.origin = state.origin
         self.effects: list[Effect] = []
 
     def close(self) -> tuple[State, tuple[Effect, ...]]:
@@ -109,6 +112,7 @@ class Accounts:
                 self.moves,
                 self.next_move,
                 self.demotable,
+                self.origin,
             ),
             tuple(self.effects),
         )
@@ -171,12 +175,7 @@ class Accounts:
 
     def lease(self, receipt: Receipt) -> Lease:
         """What the receipt holds.  Raises `UnknownReceipt`."""
-        lease = self.leases.get(receipt.id)
-        if lease is None:
-            raise UnknownReceipt(
-                f"receipt {receipt.id} is not live: it was released before or never issued"
-            )
-        return lease
+        return live_lease(self.leases, self.origin, receipt)
 
     def set_lease(self, receipt: ReceiptId, lease: Lease) -> None:
         """Change what a receipt holds, and the sums of all that."""

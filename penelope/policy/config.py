@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
+from penelope.policy.amounts import whole_number
 from penelope.policy.errors import InvalidConfigError
 from penelope.policy.keys import UNIT_BYTES
+
+_Switch = TypeVar("_Switch", bound=Enum)
 
 
 class Position(Enum):
@@ -33,7 +37,8 @@ class Granularity(Enum):
 class Config:
     """Sizes are in units: tokens in an engine, hashed blocks in a replay of hashed traces.
 
-    Raises `InvalidConfigError` when the sizes do not go together.
+    A size is a whole number of any integer type; a switch is a member of its enumeration or its
+    name.  Raises `InvalidConfigError` for anything else, and when the sizes do not go together.
     """
 
     device_capacity: int
@@ -65,8 +70,17 @@ class Config:
 
     def __post_init__(self) -> None:
         for name in ("device_capacity", "page_size", "block_size", "unit_bytes"):
-            if getattr(self, name) < 1:
-                raise InvalidConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
+            self._convert_size(name, least=1)
+        for name in ("host_capacity", "swap_buffer"):
+            self._convert_size(name, least=0)
+        object.__setattr__(self, "position", _member(Position, "position", self.position))
+        object.__setattr__(
+            self, "granularity", _member(Granularity, "granularity", self.granularity)
+        )
+        if not isinstance(self.sticky_shared, bool):
+            raise InvalidConfigError(
+                f"sticky_shared is {self.sticky_shared!r}: it must be True or False"
+            )
         if self.block_size % self.page_size:
             raise InvalidConfigError(
                 f"block size {self.block_size} is not a multiple of page size "
@@ -78,6 +92,16 @@ class Config:
             raise InvalidConfigError(
                 f"device capacity {self.device_capacity} holds no page of {self.page_size}"
             )
+
+    def _convert_size(self, name: str, least: int) -> None:
+        size = whole_number(getattr(self, name))
+        if size is None:
+            raise InvalidConfigError(
+                f"{name} is {getattr(self, name)!r}: it must be a whole number of units"
+            )
+        if size < least:
+            raise InvalidConfigError(f"{name} is {size}: it must be at least {least}")
+        object.__setattr__(self, name, size)
 
     def _check_tiers(self) -> None:
         if self.swap_buffer < 1 or self.swap_buffer % self.block_size:
@@ -98,6 +122,16 @@ class Config:
                 )
 
 
+def _member(kind: type[_Switch], name: str, given: object) -> _Switch:
+    """A switch as a member of its enumeration, given as one or by its name."""
+    try:
+        return kind(given)
+    except ValueError:
+        raise InvalidConfigError(
+            f"{name} is {given!r}: choose from {', '.join(str(m.value) for m in kind)}"
+        ) from None
+
+
 POLICIES: dict[str, tuple[Position, Granularity]] = {
     "sglang-lru": (Position.TAIL, Granularity.NODE),
     "tail-block": (Position.TAIL, Granularity.BLOCK),
@@ -112,7 +146,7 @@ def policy(name: str) -> tuple[Position, Granularity]:
     """The switches of a named policy.  Raises `InvalidConfigError` for an unknown name."""
     try:
         return POLICIES[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise InvalidConfigError(
             f"unknown policy '{name}': choose from {', '.join(POLICIES)}"
         ) from None

@@ -193,7 +193,7 @@ class Draft(Accounts):
     def issue(self, node: Node) -> Receipt:
         """Lock the path to `node` and prove it."""
         self.lock(node.id)
-        receipt = Receipt(ReceiptId(self.next_receipt))
+        receipt = Receipt(ReceiptId(self.next_receipt), self.origin)
         self.next_receipt += 1
         self.leases = self.leases.set(receipt.id, Lease(node.id, 0))
         return receipt

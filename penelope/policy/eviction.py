@@ -6,10 +6,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from penelope.policy.accounts import is_victim
+from penelope.policy.amounts import amount
 from penelope.policy.config import Config, Granularity, Position
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
-from penelope.policy.errors import InsufficientSpace, InvalidAmount
+from penelope.policy.errors import InsufficientSpace
 from penelope.policy.matching import Nodes
 from penelope.policy.tree import Node, NodeId, Residency, State
 
@@ -75,12 +76,11 @@ def evict(state: State, need: int) -> Evicted:
     One order for both tiers: which units are dropped does not depend on where they lie.
 
     All or nothing: raises `InsufficientSpace` if less than `need` is evictable, `InvalidAmount`
-    if it is negative.
+    if it is no whole number or negative.
     At risk: `no-shared-eviction`, `no-in-use-eviction`, `minimal-eviction`, `progress`.
     Cost: logarithmic in the number of histories, linear in the nodes dropped.
     """
-    if need < 0:
-        raise InvalidAmount(f"cannot evict {need} units: give 0 or more")
+    need = amount(need, "evict {} units")
     if need == 0:
         return Evicted(state, (), 0)
     if need > state.evictable:

@@ -26,8 +26,16 @@ def pack(units: Iterable[int]) -> Key:
     """Pack unit ids (token ids, block hashes), each in [0, 2**32), into a key.
 
     Little-endian on every machine, so that a key means the same in every process.
-    Raises `InvalidKey` for an id outside the range.
+    Raises `InvalidKey` for an id that is no integer or outside the range, and for bytes, which
+    are no ids: a key that is packed stays as it is.
     """
+    if isinstance(units, bytes | bytearray) or (
+        isinstance(units, memoryview) and units.itemsize == 1
+    ):
+        raise InvalidKey(
+            f"pack takes unit ids, and this is {type(units).__name__}: give integers, or use a "
+            f"packed key as it is"
+        )
     try:
         packed = array(_UINT32, units)
     except (OverflowError, TypeError) as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from penelope.policy.amounts import amount
 from penelope.policy.config import Config
-from penelope.policy.errors import InFlight, InvalidAmount, InvalidKey, StalePlan
+from penelope.policy.errors import InFlight, InvalidKey, StalePlan
 from penelope.policy.keys import Key, common_prefix
 from penelope.policy.tree import DEFAULT_NAMESPACE, Namespace, Node, NodeId, Residency, State
 
@@ -98,6 +99,13 @@ class Match(NamedTuple):
             )
 
 
+def require_match(matched: Match, state: State) -> None:
+    """Raises `StalePlan` unless this is a match that was made on this very state."""
+    if not isinstance(matched, Match):
+        raise StalePlan(f"this is {type(matched).__name__} and no match: match the key")
+    matched.require(state)
+
+
 def _joined(spans: Iterable[Span]) -> tuple[tuple[int, int], ...]:
     """Where the spans are, neighbours joined."""
     ranges: list[tuple[int, int]] = []
@@ -124,13 +132,14 @@ def match(
 
     At most `at_most` units are matched, by default all but one: a request always computes at
     least one token, or it would have no output.  Cost: one step a node on the path and one
-    memory comparison of the key.  Raises `InvalidKey` if the key is not whole units,
-    `InvalidAmount` if `at_most` is negative.
+    memory comparison of the key.  Raises `InvalidKey` if the key is not whole units or the
+    namespace is none, `InvalidAmount` if `at_most` is no whole number or negative.
     """
     length = length_of(state.config, key)
-    if at_most is not None and at_most < 0:
-        raise InvalidAmount(f"cannot match at most {at_most} units: give 0 or more")
-    limit = max(0, length - 1) if at_most is None else min(at_most, length)
+    limit = max(0, length - 1)
+    if at_most is not None:
+        limit = min(amount(at_most, "match at most {} units"), length)
+    require_namespace(namespace)
     spans: list[Span] = []
     kept = 0
     root = state.roots.get(namespace)
@@ -174,7 +183,9 @@ def match(
 
 
 def length_of(config: Config, key: Key) -> int:
-    """Units in a key.  Raises `InvalidKey` if it is not a whole number of them."""
+    """Units in a key.  Raises `InvalidKey` if it is not a whole number of them, packed."""
+    if not isinstance(key, bytes):
+        raise InvalidKey(f"a key is bytes, and this is {_kind(key)}: make keys with pack()")
     length, rest = divmod(len(key), config.unit_bytes)
     if rest:
         raise InvalidKey(
@@ -182,6 +193,29 @@ def length_of(config: Config, key: Key) -> int:
             f"make keys with pack()"
         )
     return length
+
+
+def require_namespace(namespace: Namespace) -> None:
+    """Raises `InvalidKey` unless each part of the namespace is a text or absent.
+
+    1, 1.0 and True are one key of a map: two adapters would share KV.
+    """
+    if namespace is DEFAULT_NAMESPACE:
+        return
+    if not isinstance(namespace, Namespace):
+        raise InvalidKey(
+            f"a namespace is Namespace(adapter, salt), and this is {_kind(namespace)}: make one"
+        )
+    for name, part in zip(namespace._fields, namespace, strict=True):
+        if part is not None and not isinstance(part, str):
+            raise InvalidKey(
+                f"the {name} of a namespace is a text or None, and this is {_kind(part)}: name "
+                f"it by a text"
+            )
+
+
+def _kind(given: object) -> str:
+    return f"{type(given).__name__}"
 
 
 def walk(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penelope.policy.amounts import whole_number
 from penelope.policy.config import Position
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Copy, Effect, Moved, Unmoved
-from penelope.policy.errors import InsufficientSpace, NothingToMove, UnknownMove
+from penelope.policy.errors import InsufficientSpace, InvalidAmount, NothingToMove, UnknownMove
 from penelope.policy.eviction import stop_below
 from penelope.policy.matching import Nodes
 from penelope.policy.transitions import Step
@@ -48,21 +49,24 @@ def next_transfer(state: State, receipt: Receipt) -> Transfer | None:
     """What to move next so that the receipt gets what it was promised; None when nothing.
 
     Promotes into what is free, else demotes as much as the host can take: what it keeps, and as
-    much of the swap buffer as promotions will empty again (T3).  Raises `UnknownReceipt`.
+    much of the swap buffer as promotions will empty again (T3).  KV moves in whole pages, so what
+    is short of one, of a reservation that fills no page, costs a page.  Raises `UnknownReceipt`.
     """
     draft = Draft(state)  # to read from: it is never closed
     lease = draft.lease(receipt)
     # Another request may have brought a part of it in the meantime.
     waiting = [n for n in draft.path(lease.node) if _on_host(n)] if lease.promote else []
     promote = min(lease.promote, sum(node.length for node in waiting))
-    if promote and state.free:
+    page = state.config.page_size
+    free = state.free // page * page
+    if promote and free:
         first = waiting[-1]
-        end = min(first.end, first.start + min(promote, state.free))
+        end = min(first.end, first.start + min(promote, free))
         return Transfer(first.id, first.start, end, Residency.DEVICE, receipt)
     short = lease.due + promote - state.free
-    room = state.config.host_resident - state.host_used
-    room += min(state.config.swap_buffer, promote)
-    return next_demotion(state, min(short, room))
+    # What promotions will empty again may stand in the buffer until then, as far as it reaches.
+    room = state.config.host_resident - state.host_used + promote
+    return next_demotion(state, min(-(-short // page) * page, room))
 
 
 def _on_host(node: Node) -> bool:
@@ -93,17 +97,25 @@ def forgo(state: State, receipt: Receipt) -> Step:
     Raises `UnknownReceipt`.
     """
     draft = Draft(state)
-    draft.set_lease(receipt.id, draft.lease(receipt)._replace(due=0, promote=0))
+    lease = draft.lease(receipt)
+    draft.set_lease(receipt.id, lease._replace(due=0, promote=0))
     return Step(*draft.close())
 
 
 def next_demotion(state: State, units: int) -> Transfer | None:
     """The first span, at most `units` long, that leaves the device; None when there is none.
 
-    In the order of eviction, on the tree as it would be if histories that are wholly on the host
-    were gone: they are leaves, and would hide their shared parent.
+    Whole pages, and no more than the host has room for: `begin` takes it on this state.  In the
+    order of eviction, on the tree as it would be if histories that are wholly on the host
+    were gone: they are leaves, and would hide their shared parent.  Raises `InvalidAmount` for
+    units that are no whole number.
     """
+    most = whole_number(units)
+    if most is None:
+        raise InvalidAmount(f"cannot demote {units!r} units: give a whole number")
     leaf = state.demotable.first()
+    room = state.config.host_capacity - state.host_used
+    units = min(most, room) // state.config.page_size * state.config.page_size
     if leaf is None or units <= 0:
         return None
     node = state.nodes[leaf]
@@ -132,6 +144,10 @@ def begin(state: State, transfer: Transfer) -> Begun:
     Raises `NothingToMove` if the span is not idle KV of the other tier that may move there, or
     there is no room for it; `UnknownReceipt`.  At risk: `bounded-swap`, `no-in-use-eviction`.
     """
+    if not isinstance(transfer, Transfer):
+        raise NothingToMove(
+            f"this is {type(transfer).__name__} and no transfer: ask for the next one"
+        )
     draft = Draft(state)
     node = state.nodes.get(transfer.node)
     demotion = transfer.target is Residency.HOST

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penelope.policy.amounts import amount
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
-from penelope.policy.errors import InsufficientSpace, InvalidAmount, RequestTooLarge
+from penelope.policy.errors import InsufficientSpace, RequestTooLarge, StalePlan
 from penelope.policy.eviction import evict_in
 from penelope.policy.keys import Key
 from penelope.policy.matching import Match, match
@@ -14,6 +15,7 @@ from penelope.policy.transitions import Step, end_of
 from penelope.policy.tree import (
     DEFAULT_NAMESPACE,
     Namespace,
+    Node,
     Receipt,
     Residency,
     State,
@@ -75,8 +77,7 @@ def plan(
     Changes nothing.  Raises `RequestTooLarge` if it could not run on an empty device,
     `InvalidKey`, `InvalidAmount`.  `at_most` limits the match as in `match`.
     """
-    if extra < 0:
-        raise InvalidAmount(f"cannot make room for {extra} further units: give 0 or more")
+    extra = amount(extra, "make room for {} further units")
     matched = match(state, key, namespace, at_most=at_most)
     page = state.config.page_size
     total = -(-(matched.length + extra) // page) * page
@@ -126,6 +127,8 @@ def admit(state: State, plan: Plan) -> Admitted:
     `InsufficientSpace` if the plan is not admissible.
     At risk: `no-in-use-eviction`, `minimal-eviction`, `one-hole`, `unified-order`.
     """
+    if not isinstance(plan, Plan):
+        raise StalePlan(f"this is {type(plan).__name__} and no plan: plan the request")
     plan.match.require(state)
     plan.match.require_settled()
     if not plan.admissible:
@@ -154,14 +157,22 @@ def reserve(state: State, receipt: Receipt, units: int) -> Step:
     """Enlarge a running request's reservation, evicting the shortfall: its output grows.
 
     As in `admit`, the units are promised where moves must make room for them first.
-    Raises `UnknownReceipt`, `InsufficientSpace`, `InvalidAmount`.
+    Raises `UnknownReceipt`, `InvalidAmount`, `RequestTooLarge` if the request would not fit the
+    device even when nothing else ran, `InsufficientSpace` if others are in the way.
     """
-    if units < 0:
-        raise InvalidAmount(f"cannot reserve {units} units: give 0 or more")
+    units = amount(units, "reserve {} units")
     draft = Draft(state)
-    draft.lease(receipt)
+    lease = draft.lease(receipt)
     over = state.logical_used + units - state.config.logical_capacity
     if units > state.available or over > state.evictable:
+        # Others make way sooner or later; what the request holds itself never does.
+        holds = sum(map(_on_device, draft.path(lease.node)))
+        holds += lease.reserved + lease.due + lease.promote
+        if holds + units > state.config.device_capacity:
+            raise RequestTooLarge(
+                f"the request holds {holds} units and asks for {units} more where the device "
+                f"holds {state.config.device_capacity}: end it or enlarge the device cache"
+            )
         raise InsufficientSpace(
             f"{units} units are needed, {state.free} are free and {state.available - state.free} "
             f"can be freed: wait until a running request ends"
@@ -170,6 +181,12 @@ def reserve(state: State, receipt: Receipt, units: int) -> Step:
     _promise(draft, receipt, units, 0)
     draft.keep_promises()
     return Step(*draft.close())
+
+
+def _on_device(node: Node) -> int:
+    """Units of the node that are on the device or on their way to it."""
+    arriving = node.residency is Residency.HOST and node.move is not None
+    return node.length if arriving or node.residency is Residency.DEVICE else 0
 
 
 def _promise(draft: Draft, receipt: Receipt, units: int, promote: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penelope.policy.amounts import whole_number
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Adopt, Effect, Free, Reset, Surplus
 from penelope.policy.errors import (
@@ -19,7 +20,7 @@ from penelope.policy.errors import (
     OverCapacity,
 )
 from penelope.policy.keys import Key
-from penelope.policy.matching import Match, length_of, walk
+from penelope.policy.matching import Match, length_of, require_match, require_namespace, walk
 from penelope.policy.tree import (
     DEFAULT_NAMESPACE,
     Namespace,
@@ -69,7 +70,7 @@ def touch(state: State, matched: Match) -> Step:
 
     Raises `StalePlan` if it was made on another state.
     """
-    matched.require(state)
+    require_match(matched, state)
     if matched.node is None:
         return Step(state, ())
     draft = Draft(state)
@@ -85,7 +86,7 @@ def acquire(state: State, matched: Match) -> Acquired:
     if a span of the match is leaving the device, and `InsufficientSpace` if the lock would take
     what a request that waits for moves was promised.
     """
-    matched.require(state)
+    require_match(matched, state)
     matched.require_settled()
     draft = Draft(state)
     receipt = draft.issue(end_of(draft, matched))
@@ -129,11 +130,14 @@ def insert(
     if more would be adopted than is free, `InvalidKey`.
     At risk: `one-copy`, `accounting`.
     """
-    if start < 0 or start % state.config.page_size:
+    page = state.config.page_size
+    begins = whole_number(start)
+    if begins is None or begins < 0 or begins % page:
         raise NotAPrefix(
-            f"an offer cannot start at {start}: start at a multiple of the page size "
-            f"{state.config.page_size}"
+            f"an offer cannot start at {start!r}: start at a multiple of the page size {page}"
         )
+    start = begins
+    require_namespace(namespace)
     draft = Draft(state)
     end, inserted = _insert_in(draft, draft.root(namespace), key, start)
     _require_room(draft, inserted[0])
@@ -155,6 +159,7 @@ def checkpoint(state: State, receipt: Receipt, key: Key) -> Inserted:
     draft = Draft(state)
     lease = draft.lease(receipt)
     held = draft.nodes[lease.node]
+    length_of(state.config, key)
     # A node's key is its whole path: one comparison stands for the walk from the root.
     if not key.startswith(memoryview(held.key)[: held.end * state.config.unit_bytes]):
         raise NotAPrefix(
@@ -248,12 +253,16 @@ def refill(state: State, receipt: Receipt, start: int, end: int) -> Refilled:
     """
     draft = Draft(state)
     lease = draft.lease(receipt)
-    overlap = [n for n in draft.path(lease.node) if n.start < end and n.end > start]
+    low, high = whole_number(start), whole_number(end)
+    overlap = []
+    if low is not None and high is not None and 0 <= low < high:
+        start, end = low, high
+        overlap = [n for n in draft.path(lease.node) if n.start < end and n.end > start]
     page = draft.config.page_size
-    if not 0 <= start < end or start % page or end % page or not overlap or overlap[0].end < end:
+    if not overlap or start % page or end % page or overlap[0].end < end:
         raise NotBeingRefilled(
             f"[{start}, {end}) is not a span of whole pages on the path that receipt "
-            f"{receipt.id} holds"
+            f"{receipt.id} holds: refill the holes of the plan that was admitted"
         )
     adopted = 0
     for node in reversed(overlap):
@@ -289,5 +298,6 @@ def reset(state: State) -> Step:
         next_node=state.next_node,
         next_receipt=state.next_receipt,
         next_move=state.next_move,
+        origin=state.origin,
     )
     return Step(fresh, (Reset(),))

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, NewType
 from immutables import Map
 
 from penelope.policy.config import Config
+from penelope.policy.errors import UnknownReceipt
 from penelope.policy.keys import Key
 from penelope.policy.ticks import TickMap
 
@@ -138,10 +139,23 @@ ON_SPLIT: Final = {
 """What happens to each field of a node when it is split (checked to be complete by a test)."""
 
 
-class Receipt(NamedTuple):
+class Origin:
+    """The cache that states and receipts belong to: itself and nothing else.
+
+    No decision depends on it but one: a receipt of another cache is refused, though it may have
+    the number of one that is live here.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
     """Proof of a lock, needed to release it, once."""
 
     id: ReceiptId
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Of the cache that issued it; None where a shell has kept the number alone."""
 
 
 class Lease(NamedTuple):
@@ -216,6 +230,8 @@ class State:
     next_move: int = 0
     demotable: TickMap[NodeId] = field(default_factory=TickMap)
     """What would be the victims if histories that are wholly on the host were gone, by stamp."""
+    origin: Origin = field(default_factory=Origin, compare=False)
+    """The cache that this is a state of: every later state has the same."""
 
     @property
     def used(self) -> int:
@@ -260,6 +276,10 @@ class State:
         """Resident units, in any tier, that a live receipt or a move covers."""
         return self.totals.locked + self.totals.locked_host
 
+    def lease(self, receipt: Receipt) -> Lease:
+        """What a live receipt holds.  Raises `UnknownReceipt`."""
+        return live_lease(self.leases, self.origin, receipt)
+
     def __repr__(self) -> str:
         t = self.totals
         return (
@@ -267,6 +287,22 @@ class State:
             f"device {t.device} ({t.locked} locked) + {t.reserved} reserved "
             f"of {self.config.device_capacity}, host {t.host}, holes {t.hole}>"
         )
+
+
+def live_lease(leases: Map[ReceiptId, Lease], origin: Origin, receipt: Receipt) -> Lease:
+    """What a receipt holds.  Raises `UnknownReceipt` for one that is none or is not live here."""
+    if not isinstance(receipt, Receipt):
+        raise UnknownReceipt(
+            f"this is {type(receipt).__name__} and no receipt: give the one that was issued"
+        )
+    if receipt.origin is not None and receipt.origin is not origin:
+        raise UnknownReceipt(f"receipt {receipt.id} was issued by another cache: release it there")
+    lease = leases.get(receipt.id)
+    if lease is None:
+        raise UnknownReceipt(
+            f"receipt {receipt.id} is not live: it was released before or never issued"
+        )
+    return lease
 
 
 def empty(config: Config) -> State:

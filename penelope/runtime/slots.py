@@ -21,6 +21,7 @@ from penelope.policy import (
     Surplus,
     Unmoved,
 )
+from penelope.runtime.store import StoreError
 
 
 class Slots(Protocol):
@@ -108,7 +109,7 @@ class SlotTable(Generic[S]):
         """Work out what the effects do.
 
         `offered(start, end)` gives the caller's slots for an adoption, or fresh slots of the
-        target tier for a copy.
+        target tier for a copy.  Raises `StoreError` unless it gives one for each unit.
         """
         follow = _Follow(self._nodes, self._moves, self._concat, offered)
         effects = tuple(effects)
@@ -221,7 +222,13 @@ class _Follow(Generic[S]):
 
     def _offer(self, start: int, end: int) -> S:
         assert self._offered is not None, "slots are adopted that nobody offered"
-        return self._offered(start, end)
+        slots = self._offered(start, end)
+        if len(slots) != end - start:
+            # Short by one shifts every later position onto the KV of its neighbour.
+            raise StoreError(
+                f"{len(slots)} slots are offered for [{start}, {end}): one for each unit"
+            )
+        return slots
 
     def _joined(self, upper: Rope[S], lower: Rope[S]) -> Rope[S]:
         pieces = upper.pieces + lower.pieces

@@ -236,12 +236,11 @@ class Serving:
         slots = self.store.allocate(len(units))
         self.store.write(slots, marks(pack(units)))
         try:
-            surplus = self.cache.insert(pack(units), slots).surplus
+            self.cache.insert(pack(units), slots)
         except PenelopeError:
-            surplus = slots
-        if surplus:
+            # A refused offer hands nothing over.
             self.store.failing_in = 0
-            self.store.free(surplus)
+            self.store.free(slots)
         self.histories = [*self.histories[-7:], units]
 
     def evict(self, need: int, *_: int) -> None:

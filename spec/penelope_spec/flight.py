@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from penelope.policy import Move, MoveId, Node, NodeId, Residency, State
+from penelope.policy import (
+    Move,
+    MoveId,
+    Node,
+    NodeId,
+    Receipt,
+    Refused,
+    Residency,
+    State,
+    begin,
+    next_demotion,
+    next_transfer,
+)
 from penelope_spec.balance import recount
 from penelope_spec.structure import band, pages_once, preorder
 
@@ -102,3 +114,27 @@ def bounded_swap(state: State) -> list[str]:
     staged = counted.host + counted.outbound - state.config.host_resident
     buffer = state.config.swap_buffer
     return [f"{staged} units are staged in a swap buffer of {buffer}"] if staged > buffer else []
+
+
+def answers_accepted(state: State) -> list[str]:
+    """`begin` takes what `next_transfer` and `next_demotion` answer, for any number of units.
+
+    The core itself is asked, so the state must be sound in every other respect.
+    """
+    if not state.config.host_capacity:
+        return []
+    page, block = state.config.page_size, state.config.block_size
+    asked = {1, page, page + 1, block, state.config.device_capacity}
+    answers = [(f"{units} units", next_demotion(state, units)) for units in sorted(asked)]
+    answers += [
+        (f"receipt {number}", next_transfer(state, Receipt(number)))
+        for number in sorted(state.leases)
+    ]
+    wrong: list[str] = []
+    for whom, transfer in answers:
+        try:
+            if transfer is not None:
+                begin(state, transfer)
+        except Refused as refusal:
+            wrong.append(f"the next transfer for {whom} is refused: {refusal}")
+    return wrong

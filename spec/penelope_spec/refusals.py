@@ -145,6 +145,19 @@ def _evictable_is_less(asked: Asked) -> bool:
     return asked.facts["need"] > evictable(asked.state)
 
 
+def _request_never_fits(asked: Asked) -> bool:
+    """What the request holds on the device, or was promised there, leaves no room even alone."""
+    state, lease = asked.state, asked.state.leases[asked.facts["receipt"].id]
+    own = sum(
+        node.end - node.start
+        for node in path_to(state, lease.node)
+        if node.residency is Residency.DEVICE
+        or (node.residency is Residency.HOST and node.move is not None)
+    )
+    own += lease.reserved + lease.due + lease.promote
+    return own + asked.facts["units"] > state.config.device_capacity
+
+
 def _reservation_does_not_fit(asked: Asked) -> bool | None:
     state, units = asked.state, asked.facts["units"]
     over = state.logical_used + units - state.config.logical_capacity
@@ -284,6 +297,7 @@ REASONS: Final[dict[str, dict[type[Refused], Reason]]] = {
     "reserve": {
         UnknownReceipt: _receipt_is_not_live,
         InvalidAmount: _amount_is_negative,
+        RequestTooLarge: _request_never_fits,
         InsufficientSpace: _reservation_does_not_fit,
     },
     "insert": {

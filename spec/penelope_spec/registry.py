@@ -53,3 +53,5 @@ class Invariant:
     on_refusal: RefusalCheck | None = None
     formula: Formula | None = None
     """Over the relations of `penelope_spec.logic`: read by z3, and evaluated on real states."""
+    presumes_others: bool = False
+    """Whether `on_state` asks the core itself, so that the state must be sound in all else."""

@@ -2,6 +2,9 @@
 
 Capacities: the device holds `device`, the host keeps `keeps` and has a swap buffer of `buffer`
 besides.  `others` is what running requests hold or were promised on the device.
+
+KV moves in whole pages and requests hold units, so T3 counts pages: those that are free whole, and
+those that are due once the free units that fill no page are used.
 """
 
 from __future__ import annotations
@@ -139,20 +142,20 @@ def admission() -> list[Arithmetic]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where an exchange stands: `host` in use, device `free`, and what is still to do."""
+    """Where an exchange stands, in pages: `host` in use, device `free`, what is still to do."""
 
     keeps: Element
     buffer: Element
     host: Element
     free: Element
     due: Element
-    """Device units that must be free in the end."""
+    """Device pages that must be free in the end."""
     promote: Element
-    """Host units still to bring."""
+    """Host pages still to bring."""
 
     @property
     def demote(self) -> Element:
-        """Device units still to take away: what is due and to come, less what is free."""
+        """Device pages still to take away: what is due and to come, less what is free."""
         return _positive(self.due + self.promote - self.free)
 
     @property
@@ -205,6 +208,16 @@ DEMOTION: Final[dict[str, Truth]] = {
     "it is still to be demoted": _units <= PLAN.demote,
     "it fits what the host keeps and promotions will empty": _units <= PLAN.room,
 }
+_page, _rest, _due_units, _free_units = (
+    integer(name) for name in ("page", "rest", "due_units", "free_units")
+)
+IN_PAGES: Final[dict[str, Truth]] = {
+    "the free units fill whole pages, and a rest": _free_units == _page * PLAN.free + _rest,
+    "as few pages are due as hold the units that are due beyond the rest": every(
+        _page * (PLAN.due - 1) < _due_units - _rest, _due_units - _rest <= _page * PLAN.due
+    ),
+}
+"""How `free` and `due` in pages come of free and due units (`in_pages`)."""
 _BUSY: Final = every(PLAN.promote > 1, PLAN.demote > 1, PLAN.host > PLAN.keeps, PLAN.due > 0)
 
 
@@ -213,6 +226,22 @@ def exchange() -> list[Arithmetic]:
     after_promotion, after_demotion = PLAN.promoted(_units), PLAN.demoted(_units)
     too_many = "it fits what the host keeps and promotions will empty"
     return [
+        Arithmetic(
+            "what is due is free in units exactly when it is free in pages",
+            "progress",
+            ALL,
+            IN_PAGES,
+            (_due_units <= _free_units) == (PLAN.due <= PLAN.free),
+            every(PLAN.due > 1, _page > 1, _rest > 0),
+            {
+                "rounding what is due down": {
+                    "as few pages are due as hold the units that are due beyond the rest": every(
+                        _page * PLAN.due <= _due_units - _rest,
+                        _due_units - _rest < _page * (PLAN.due + 1),
+                    )
+                }
+            },
+        ),
         Arithmetic(
             "after the drop an exchange begins soundly",
             "bounded-swap",

@@ -14,12 +14,17 @@ def _config(blocks: int, block: int = 1, page: int = 1, policy: str = "penelope"
 
 
 def _tiers(
-    blocks: int, keeps: int, swap: int = 1, block: int = 1, policy: str = "penelope"
+    blocks: int,
+    keeps: int,
+    swap: int = 1,
+    block: int = 1,
+    policy: str = "penelope",
+    page: int = 1,
 ) -> Config:
     position, granularity = POLICIES[policy]
     return Config(
         blocks * block,
-        1,
+        page,
         block,
         position,
         granularity,
@@ -40,6 +45,9 @@ FAST: Final = {
     "3 blocks, to depth 5": World(_config(3), Limits(3, 2), depth=5),
     "2 blocks of 2 tokens, to depth 4": World(_config(2, 2), Limits(4, 2), depth=4),
     "two tiers, 2 blocks and 1, to depth 6": World(_tiers(2, 1), Limits(2, 2), depth=6),
+    "two tiers, 2 pages of 2 tokens and 1, to depth 6": World(
+        _tiers(2, 1, block=2, page=2), Limits(2, 2), depth=6
+    ),
     "two tiers, 2 blocks and only a buffer": World(_tiers(2, 0), Limits(2, 1), depth=8),
 }
 """Some seconds."""

@@ -93,6 +93,9 @@ class Model(Cache):
             raise No("InvalidAmount")
         held = self.held(number)
         if units > self.free() + self.evictable():
+            own = sum(self.pages[held.space, p].kv for p in self.prefixes(held.path))
+            if own * self.rules.page + held.reserved + units > self.rules.capacity:
+                raise No("RequestTooLarge")
             raise No("InsufficientSpace")
         lost = self.take(units - self.free())
         held.reserved += units

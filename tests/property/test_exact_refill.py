@@ -202,8 +202,6 @@ class Engine(RuleBasedStateMachine):
         assert offered.adopted + offered.resident == len(tokens) - len(tokens) % self.page
         assert len(offered.surplus) == len(tokens) - offered.adopted
         kept = [slot for slot in slots if slot not in offered.surplus]
-        if offered.surplus:
-            self.store.free(offered.surplus)
         if offered.resident == 0:  # the same slots again are not duplicates
             again = self.cache.insert(pack(tokens[: len(kept)]), kept)
             assert again.surplus == []

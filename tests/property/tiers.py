@@ -27,6 +27,7 @@ from penelope.policy import (
     Position,
     Receipt,
     Refused,
+    RequestTooLarge,
     Residency,
     Split,
     State,
@@ -205,7 +206,7 @@ class Driver:
         )
         try:
             act()
-        except (InsufficientSpace, OverCapacity) as refused:
+        except (InsufficientSpace, OverCapacity, RequestTooLarge) as refused:
             self.seen[type(refused).__name__] += 1
         audit(self.state)
         self.histories = self.histories[-12:]
@@ -240,7 +241,7 @@ class Driver:
     def grow(self) -> None:
         if self.running:
             receipt = self.random.choice(self.running).receipt
-            units = self.random.randrange(4) * self.state.config.page_size
+            units = self.random.randrange(4 * self.state.config.page_size)  # also part of a page
             self.state = reserve(self.state, receipt, units).state
             if self.state.leases[receipt.id].due:
                 self.seen["growth that waits for moves"] += 1

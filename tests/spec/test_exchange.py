@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import pytest
 
@@ -26,11 +27,12 @@ from penelope.policy import (
     plan,
     refill,
     release,
+    reserve,
     settle,
 )
 from penelope_spec.logic import Truth
 from penelope_spec.smt import true_of
-from penelope_spec.swap import DEMOTION, PLAN, PROMOTION
+from penelope_spec.swap import DEMOTION, IN_PAGES, PLAN, PROMOTION
 from tests.spec.test_tiers import carried, moving, required, settled
 from tests.spec.tiered import Tiered, tiered_configs
 
@@ -43,16 +45,21 @@ def holds(claims: Mapping[str, Truth], **numbers: int) -> bool:
 
 
 def numbers(state: State, receipt: Receipt) -> dict[str, int]:
-    """Where an exchange for the receipt stands."""
-    lease = state.leases[receipt.id]
-    return {
+    """Where an exchange for the receipt stands, in pages."""
+    lease, page = state.leases[receipt.id], state.config.page_size
+    free, rest = divmod(state.free, page)
+    due = max(0, -((rest - lease.due) // page))
+    if lease.due > rest:
+        counted = {"page": page, "rest": rest, "due_units": lease.due, "free_units": state.free}
+        assert holds(IN_PAGES, free=free, due=due, **counted)
+    moved = {
         "keeps": state.config.host_resident,
         "buffer": state.config.swap_buffer,
         "host": state.host_used,
-        "free": state.free,
-        "due": lease.due,
         "promote": lease.promote,
     }
+    assert not any(units % page for units in moved.values()), "what moves is whole pages"
+    return {"free": free, "due": due, **{name: units // page for name, units in moved.items()}}
 
 
 def exchanges(config: Config, seed: int) -> Iterator[tuple[State, Receipt]]:
@@ -68,6 +75,12 @@ def exchanges(config: Config, seed: int) -> Iterator[tuple[State, Receipt]]:
         if done.pending:
             yield state, done.receipt
         state = settle(carried(state, done.receipt), done.receipt).state
+        grown = 1 + chance.randrange(2 * config.page_size)  # an output: any number of units
+        with suppress(Refused):
+            state = reserve(state, done.receipt, grown).state
+            if state.leases[done.receipt.id].due:
+                yield state, done.receipt
+            state = settle(carried(state, done.receipt), done.receipt).state
         for start, stop in planned.holes:
             state = refill(state, done.receipt, start, stop).state
         state = checkpoint(state, done.receipt, pack(units)).state
@@ -82,12 +95,13 @@ def test_every_exchange_goes_as_the_lemmas_say() -> None:
             for state, receipt in exchanges(config, seed):
                 assert holds(PLAN.sound(), **numbers(state, receipt))
                 while (transfer := next_transfer(state, receipt)) is not None:
-                    now = {**numbers(state, receipt), "units": transfer.length}
+                    pages = transfer.length // config.page_size
+                    now = {**numbers(state, receipt), "units": pages}
                     promotes = transfer.target is Residency.DEVICE
                     assert holds(PROMOTION if promotes else DEMOTION, **now), now
-                    limited += not promotes and transfer.length < min(
+                    limited += not promotes and pages < min(
                         now["due"] + now["promote"] - now["free"],
-                        state.nodes[transfer.node].length,
+                        state.nodes[transfer.node].length // config.page_size,
                     )
                     begun = begin(state, transfer)
                     state = end(begun.state, begun.move).state
@@ -99,6 +113,7 @@ def test_every_exchange_goes_as_the_lemmas_say() -> None:
     assert min(promoted, demoted) > 50
     assert staged > 10
     assert limited > 10, "the buffer, and nothing else, must have limited a demotion"
+    assert any(config.page_size > 1 for config in CONFIGS)
 
 
 def test_what_fits_the_device_can_be_dropped_for() -> None:

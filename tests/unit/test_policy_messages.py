@@ -246,7 +246,11 @@ def leaving_the_locked_path() -> None:
     s.checkpoint(r, "axy")
 
 
-@says(NotBeingRefilled, "[1, 2) is not a span of whole pages on the path that receipt 0 holds")
+@says(
+    NotBeingRefilled,
+    "[1, 2) is not a span of whole pages on the path that receipt 0 holds: refill the holes of the "
+    "plan that was admitted",
+)
 def refilling_half_a_page() -> None:
     s = Scene(page=2, block=2)
     s.insert("abcdef")
@@ -302,15 +306,26 @@ def reserving_less_than_nothing() -> None:
     InsufficientSpace,
     "5 units are needed, 1 are free and 3 can be freed: wait until a running request ends",
 )
-def reserving_too_much() -> None:
-    s, r = running()
+def reserving_too_much_now() -> None:
+    s, _ = running()
     s.insert("xyz")
+    s.reserve(s.lock(""), 5)
+
+
+@says(
+    RequestTooLarge,
+    "the request holds 4 units and asks for 5 more where the device holds 8: end it or enlarge the "
+    "device cache",
+)
+def reserving_too_much_for_ever() -> None:
+    s, r = running()
     s.reserve(r, 5)
 
 
 @says(
-    InsufficientSpace,
-    "3 units are needed, 0 are free and 2 can be freed: wait until a running request ends",
+    RequestTooLarge,
+    "the request holds 4 units and asks for 3 more where the device holds 6: end it or enlarge the "
+    "device cache",
 )
 def reserving_more_than_the_device_although_the_host_is_empty() -> None:
     s = Scene(capacity=6, keeps=8, swap=2)

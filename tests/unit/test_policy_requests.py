@@ -15,6 +15,7 @@ from penelope.policy import (
     Receipt,
     ReceiptId,
     RequestTooLarge,
+    Residency,
     StalePlan,
     Surplus,
     UnknownReceipt,
@@ -319,10 +320,34 @@ def test_a_request_grows_its_lock_with_what_it_computes() -> None:
     s.checkpoint(r, "abcdef")
     assert (s.state.totals.reserved, s.state.protected) == (0, 6)
     s.reserve(r, 2)
-    with pytest.raises(InsufficientSpace, match="1 units are needed, 0 are free"):
+    with pytest.raises(RequestTooLarge, match="holds 8 units and asks for 1 more where"):
         s.reserve(r, 1)
     s.release(r)
     assert (s.state.free, s.state.evictable) == (2, 6)
+
+
+def test_never_is_told_from_not_now() -> None:
+    s = Scene(capacity=8, block=1)
+    r, other = s.serve("ab"), s.serve("xyz")
+    with pytest.raises(InsufficientSpace, match="6 units are needed, 3 are free and 0 can be"):
+        s.reserve(r, 6)  # beside the other request; alone it fits
+    with pytest.raises(RequestTooLarge, match="holds 2 units and asks for 7 more where"):
+        s.reserve(r, 7)
+    s.release(other)
+    s.reserve(r, 6)
+
+
+def test_what_a_request_was_promised_counts_as_what_it_holds() -> None:
+    """Beside a host tier: 2 units are on the device, 2 on the host are to come, 2 are due."""
+    s = Scene(capacity=6, keeps=4, swap=2)
+    s.insert("abcd")
+    s.move("abcd", 0, Residency.HOST)
+    s.insert("wxyz")
+    r = s.admit(s.plan("abcde", extra=1)).receipt
+    lease = s.state.leases[r.id]
+    assert (lease.promote, lease.due) == (4, 2)
+    with pytest.raises(RequestTooLarge, match="holds 6 units and asks for 1 more where"):
+        s.reserve(r, 1)
 
 
 def test_a_growing_output_evicts_its_shortfall() -> None:

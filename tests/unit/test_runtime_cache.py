@@ -110,7 +110,7 @@ def test_evicted_slots_are_handed_over_without_a_detour(cache: Cache, store: Fai
     audit(cache, store, request)
 
 
-def test_an_insertion_keeps_what_nobody_needs_with_the_caller(store: FailingStore) -> None:
+def test_an_insertion_frees_what_nobody_needs(store: FailingStore) -> None:
     paged = Cache(Config(CAPACITY, page_size=2, block_size=2), store)
     slots = store.allocate(5)
     store.step([Job(pack(range(5)), slots, 0, 5)])
@@ -120,7 +120,9 @@ def test_an_insertion_keeps_what_nobody_needs_with_the_caller(store: FailingStor
     assert paged.insert(pack(range(4)), slots[:4]).surplus == []
     others = store.allocate(4)
     assert paged.insert(pack(range(4)), others).surplus == others
-    assert paged.insert(pack(range(4)), others[2:], start=2).surplus == others[2:]
+    others = store.allocate(2)
+    assert paged.insert(pack(range(4)), others, start=2).surplus == others
+    assert sorted(store.held()) == sorted(slots[:4])
 
 
 def test_as_many_slots_are_offered_as_units(cache: Cache, store: FailingStore) -> None:
