@@ -78,8 +78,8 @@ class Adopt(NamedTuple):
 class Surplus(NamedTuple):
     """The node, or this part of it, is resident already and keeps its slots.
 
-    Slots that the caller offers for the span stay the caller's, to be freed, unless they are
-    the very slots that the node owns: the same slot offered again is not a duplicate.
+    Slots that the caller offers for the span are to be freed, unless they are the very slots that
+    the node owns: the same slot offered again is not a duplicate.
     """
 
     node: NodeId
