@@ -324,3 +324,76 @@ def test_what_stands_in_the_swap_buffer_is_what_the_host_does_not_keep() -> None
     s.arrive(first)
     s.depart(s.transfer("abcdef", 2, C)._replace(end=5))
     assert (s.state.host_used, s.state.staged, s.state.free) == (5, 3, 4)
+
+
+# What a promise is, move by move
+
+
+def demote(s: Scene, history: str, start: int, end: int) -> None:
+    """Move a part of one node of the history to the host."""
+    found = s.match(history, at_most=len(history)).spans
+    (node,) = [part.node for part in found if part.start <= start and end <= part.end]
+    s.arrive(s.depart(Transfer(node, start, end, C)))
+
+
+def branching() -> Scene:
+    """abcdef on the host, in three nodes of two units: others part from it at 2 and at 4."""
+    s = Scene(capacity=12, keeps=10, swap=2)
+    for history in ("abcdef", "abcdZZ", "abYY"):
+        s.insert(history)
+    for history, start in (
+        ("abcdef", 4),
+        ("abcdZZ", 4),
+        ("abYY", 2),
+        ("abcdef", 2),
+        ("abcdef", 0),
+    ):
+        s.move(history, start, C)
+    assert s.show("abcdef") == "CCCCCC"
+    assert len(s.match("abcdef", at_most=6).spans) == 3
+    return s
+
+
+def test_a_promotion_that_fails_is_promised_again_beside_what_is_left() -> None:
+    s = branching()
+    r = s.admit(plan(s.state, key("abcdef"), at_most=6)).receipt
+    first = s.next(r)
+    assert first is not None
+    one = s.depart(first)
+    second = s.next(r)
+    assert second is not None
+    other = s.depart(second)
+    assert s.state.leases[r.id].promote == 2
+    s.give_up(one)
+    assert s.state.leases[r.id].promote == 4
+    s.give_up(other)
+    assert s.state.leases[r.id].promote == 6
+    s.carry_out(r)
+    assert s.show("abcdef") == "GGGGGG"
+
+
+def test_a_promise_lasts_until_all_of_it_has_come_where_nothing_else_is_due() -> None:
+    """As an engine with its own allocator asks: nothing is to be computed, KV is to be brought."""
+    s = branching()
+    s.insert("0123456789")
+    admitted = s.admit(plan(s.state, key("abcdef"), at_most=6))
+    lease = s.state.leases[admitted.receipt.id]
+    assert (lease.due, lease.promote, s.state.free) == (0, 6, 2)
+    assert len(s.carry_out(admitted.receipt)) > 3
+    assert s.show("abcdef") == "GGGGGG"
+
+
+def test_a_use_of_what_is_on_the_host_makes_all_that_leads_to_it_recent() -> None:
+    """Two levels of the host lie between the use and what would leave the device next."""
+    s = Scene(capacity=12, keeps=8, swap=2)
+    s.insert("abcdef")
+    s.insert("abcdgh")
+    for history, start, end in (("abcdef", 4, 6), ("abcdgh", 4, 6), ("abcdef", 2, 4)):
+        demote(s, history, start, end)
+    assert s.show("abcdef") == "GGCCCC"
+    s.insert("xy")
+    assert span(next_demotion(s.state, 2)) == (0, 2)
+    s.touch("abcdef")
+    found = next_demotion(s.state, 2)
+    assert found is not None
+    assert s.state.nodes[found.node].key == key("xy")

@@ -387,3 +387,23 @@ def test_a_reset_waits_for_running_requests() -> None:
     assert (s.show("abcd"), s.state.tick) == ("....", tick)
     # Ids are never used again: an old receipt cannot release a new lock.
     assert s.begin("abcd") != r
+
+
+def test_what_somebody_is_still_refilling_is_not_reusable() -> None:
+    s = holed()
+    s.begin("abcdefg")
+    found = s.match("abcdefx")
+    assert (found.arriving, found.reusable, found.compute) == (2, 4, 1)
+
+
+def test_only_the_end_of_a_node_that_is_split_ever_branched() -> None:
+    """With sticky sharing, a beginning that others only went through may be evicted later on."""
+    s = Scene(block=1, sticky=True)
+    s.insert("abcd")
+    s.insert("abcx")  # the node abc branches at its end
+    r = s.lock("a")  # and is split, above that end
+    s.evict(4)
+    assert s.show("abcd") == "G..."
+    s.release(r)
+    s.insert("abcd")
+    assert freed(s.evict(1)) == [(0, 1)]

@@ -160,3 +160,24 @@ def test_the_store_notices_kv_of_another_history(cache: Cache, store: FailingSto
     request = cache.admit(cache.plan(pack(range(5))))
     with pytest.raises(WrongKV, match=r"position 0 is read from .* KV of another history"):
         compute(cache, store, [9, 1, 2, 3, 4], request)
+
+
+def test_parts_of_a_hole_may_come_back_in_any_order(cache: Cache, store: FailingStore) -> None:
+    cached(cache, store, range(8))
+    cache.evict(6)
+    request = cache.admit(cache.plan(pack(range(9))))
+    mine = list(request.holes[0, 6])
+    compute(cache, store, range(9), request)
+    for start in (4, 0, 2):
+        cache.refill(request, start, start + 2)
+        audit(cache, store, request)
+    assert cache.table(request)[:6] == mine
+
+
+@pytest.mark.parametrize("rest", range(4))
+def test_the_end_that_fills_no_page_is_handed_back_whole(rest: int, store: FailingStore) -> None:
+    paged = Cache(Config(CAPACITY, page_size=4, block_size=4), store)
+    slots = store.allocate(4 + rest)
+    store.step([Job(pack(range(4 + rest)), slots, 0, 4 + rest)])
+    assert paged.insert(pack(range(4 + rest)), slots).surplus == slots[4:]
+    assert sorted(store.held()) == sorted(slots[:4])

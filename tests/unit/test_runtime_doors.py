@@ -107,6 +107,17 @@ def the_trees_slots(cache: Cache, store: SymbolicStore) -> tuple[Request, Sequen
     return running, cache.table(running)
 
 
+def slots_that_were_handed_over(
+    cache: Cache, store: SymbolicStore
+) -> tuple[Request, Sequence[int]]:
+    """By an insertion: the caller has nothing to do with them any more."""
+    running = serve(cache, store, [1, 2])
+    slots = store.allocate(4)
+    cache.insert(pack([50, 51, 52, 53]), slots)
+    store.step([Job(pack([50, 51, 52, 53]), slots, 0, 4)])
+    return running, slots
+
+
 def the_trees_slots_in_another_order(
     cache: Cache, store: SymbolicStore
 ) -> tuple[Request, Sequence[int]]:
@@ -127,6 +138,7 @@ def slots_of_a_hole(cache: Cache, store: SymbolicStore) -> tuple[Request, Sequen
         other_requests_slots,
         own_table,
         the_trees_slots,
+        slots_that_were_handed_over,
         the_trees_slots_in_another_order,
         slots_of_a_hole,
     ],
@@ -432,3 +444,41 @@ def test_what_is_published_belongs_together(cache: Cache, store: FailingStore) -
     assert [(m.state.totals.device, m.flow.dropped) for m in moments] == [(6, 0), (4, 2)]
     assert cache.state is moments[1].state
     assert cache.flow == moments[1].flow
+
+
+# --- what fails leaves nothing behind -------------------------------------------------------------
+
+
+def test_fresh_slots_go_back_where_the_store_will_not_free_what_is_dropped() -> None:
+    """One block to drop lies in both tiers, and a slot more is needed than it frees."""
+    store = Unwilling(8, 5)
+    cache = Cache(Config(8, block_size=4, host_capacity=5, swap_buffer=4), store)
+    cached(cache, store, range(8))
+    cache.transfer(next_demotion(cache)._replace(end=1))
+    plan = cache.plan(pack(range(20, 24)))
+    assert (plan.evict, plan.allocate, cache.state.free) == (3, 4, 1)
+    before = (cache.state, store.held(), store.held(HOST))
+    store.unwilling = 1
+    with pytest.raises(StoreError, match="will not free"):
+        cache.admit(plan)
+    assert (cache.state, store.held(), store.held(HOST)) == before
+    assert len(cache.table(cache.admit(plan))) == 4
+
+
+def test_an_observer_is_told_of_a_move_that_failed() -> None:
+    class NoCopies(SymbolicStore):
+        def copy(self, source: Sequence[int], target: Sequence[int], tier: Residency) -> None:
+            raise StoreError("no copies today")
+
+    told: list[str] = []
+    store = NoCopies(8, 8)
+    cache = Cache(
+        Config(8, block_size=2, host_capacity=8, swap_buffer=2),
+        store,
+        lambda before, name, after, effects: told.append(name),
+    )
+    cached(cache, store, range(4))
+    with pytest.raises(StoreError, match="no copies today"):
+        cache.transfer(next_demotion(cache))
+    assert told[-2:] == ["begin", "fail"]
+    assert cache.flow.failed == 4

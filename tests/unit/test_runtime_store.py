@@ -66,3 +66,21 @@ def test_a_slot_without_kv_cannot_be_read() -> None:
     slots = store.allocate(2)
     with pytest.raises(WrongKV, match="which holds nothing yet"):
         store.step([Job(pack(range(2)), slots, 1, 2)])
+
+
+def test_what_a_job_writes_itself_is_read_as_well() -> None:
+    """Two positions in one slot: the first is overwritten before anybody reads it."""
+    store = SymbolicStore(4)
+    (slot,) = store.allocate(1)
+    with pytest.raises(WrongKV, match="position 0 is read from slot 0, which holds KV of another"):
+        store.step([Job(pack([1, 2]), [slot, slot], 0, 2)])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_order_of_the_jobs_in_a_batch_does_not_matter(order: int) -> None:
+    """All write, then all read: a phantom may stand behind the request that it serves."""
+    store = SymbolicStore(4)
+    key, slots = pack(range(4)), store.allocate(4)
+    phantom, real = Job(key, slots, 0, 2), Job(key, slots, 2, 4)
+    store.step([phantom, real][::order])
+    store.check(slots, prefill(key), "is kept")
