@@ -91,6 +91,10 @@ class Arm(Protocol):
         """Leaves that nobody holds, None where the tree does not tell: not timed."""
 
 
+NOBODYS = SimpleNamespace(lora_id=None, extra_key=None, cache_salt=None)
+"""As much of a request as names its KV."""
+
+
 class Ours:
     """The policy core behind the adapter's cache."""
 
@@ -106,7 +110,7 @@ class Ours:
         self.cache = PenelopeCache(parameters, Options(position, granularity))
 
     def match(self, tokens: array[int]) -> tuple[int, Path]:
-        found = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens)))
+        found = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens), req=NOBODYS))
         path: Path = found.last_device_node
         gaps = path.holes + path.awaits
         return min((start for start, _ in gaps), default=path.end), path

@@ -130,11 +130,7 @@ class PenelopeCache(BasePrefixCache):
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """Match through holes; the match counts as a use, as it does in SGLang's own trees."""
-        key, limit = self._packed(params.key)
-        namespace = namespace_of(params.key, params.req, self.weights)
-        matched = policy.match(self.state, key, namespace, at_most=limit)
-        if matched.spans:
-            self.apply(*policy.touch(self.state, matched))
+        matched = self._use(params.key, params.req)
         path = path_of(matched)
         # SGLang takes the device part for a prefix and the host part for what follows it.  Only
         # their sum is used before `init_load_back`, and then all of it is on the device.
@@ -148,11 +144,20 @@ class PenelopeCache(BasePrefixCache):
         )
 
     def touch_prefix(self, key: RadixKey) -> None:
+        """Refused: a key does not say whose KV it is.  A hook calls `touch` instead."""
+        raise TypeError("Penelope touches the prefix of a request, not of a key")
+
+    def touch(self, key: RadixKey, req: Req) -> None:
+        """A request that waits uses its prefix: it is not the least recent one."""
+        self._use(key, req)
+
+    def _use(self, key: RadixKey, req: Req) -> Match:
         packed, limit = self._packed(key)
-        namespace = namespace_of(key, weights=self.weights)
+        namespace = namespace_of(req, self.weights)
         matched = policy.match(self.state, packed, namespace, at_most=limit)
         if matched.spans:
             self.apply(*policy.touch(self.state, matched))
+        return matched
 
     def path_device_indices(self, node: Path) -> torch.Tensor:
         """Slots along a path; those of page 0, never handed out, stand in for a hole."""
@@ -318,6 +323,7 @@ class PenelopeCache(BasePrefixCache):
         self.state = self._empty_state()
         self._recent = None
         self.placement.cleared(self.weights)
+        self.statistics.follow(self.state, ())
 
     def weights_changed(self) -> None:
         """The model computes other KV from now on.

@@ -12,14 +12,10 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 
-from penelope.policy import PenelopeError
+from penelope.sglang_adapter.errors import UnsupportedError
 from penelope.sglang_adapter.options import BACKEND_NAME, Options
 
 TESTED_VERSIONS = ("0.5.23",)
-
-
-class UnsupportedError(PenelopeError):
-    """A combination in which Penelope would not work, with the reason."""
 
 
 # What we call or override, with the parameters that we rely on.  Names only: a
@@ -59,6 +55,10 @@ _SIGNATURES: Mapping[str, tuple[str, ...]] = {
         "priority",
     ),
     "sglang.srt.mem_cache.common.match_kv_cache": ("req", "tree_cache"),
+    "sglang.srt.mem_cache.common.touch_waiting_prefix": ("req", "tree_cache"),
+    "sglang.srt.managers.utils.validate_input_length": ("req", "max_req_input_len"),
+    "sglang.srt.managers.scheduler.Scheduler.init_req_max_new_tokens": ("req",),
+    "sglang.srt.managers.scheduler.Scheduler.init_model_config": (),
     "sglang.srt.mem_cache.common.release_kv_cache": ("req", "tree_cache", "checkpoint"),
     "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.checkpoint": ("req", "up_to"),
     "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.init_load_back": ("params",),
@@ -101,17 +101,22 @@ _HOST_SIGNATURES: Mapping[str, tuple[str, ...]] = {
 
 def require_supported(options: Options) -> None:
     """Raises `UnsupportedError` for an SGLang that was not tested or does not fit."""
+    require_version(options)
+    for target, names in _SIGNATURES.items():
+        require_signature(target, names)
+    if options.host_tokens:
+        for target, names in _HOST_SIGNATURES.items():
+            require_signature(target, names)
+
+
+def require_version(options: Options) -> None:
+    """Raises `UnsupportedError` for a version that was not tested.  Imports nothing of SGLang."""
     found = version("sglang")
     if found not in TESTED_VERSIONS and not options.allow_untested:
         raise UnsupportedError(
             f"Penelope was tested with SGLang {', '.join(TESTED_VERSIONS)}, not {found}: install "
             f"that version, or set PENELOPE_ALLOW_UNTESTED_SGLANG=1 to try"
         )
-    for target, names in _SIGNATURES.items():
-        require_signature(target, names)
-    if options.host_tokens:
-        for target, names in _HOST_SIGNATURES.items():
-            require_signature(target, names)
 
 
 def require_signature(target: str, names: Iterable[str]) -> None:
@@ -148,3 +153,14 @@ def require_registered() -> None:
             "SGLang did not load Penelope's plug-in: install penelope-kv in this environment, and "
             "see SGLANG_PLUGINS and SGLANG_PLATFORM, which can leave it out"
         )
+
+
+__all__ = [
+    "TESTED_VERSIONS",
+    "UnsupportedError",
+    "require_hooks",
+    "require_registered",
+    "require_signature",
+    "require_supported",
+    "require_version",
+]

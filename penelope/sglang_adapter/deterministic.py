@@ -26,12 +26,14 @@ from typing import Any
 
 import torch
 
+from penelope.sglang_adapter.options import switch
+
 ROWS = 16
 KEYS = 64
 
 
 def enabled() -> bool:
-    return os.environ.get("PENELOPE_DETERMINISTIC", "0") == "1"
+    return switch(os.environ, "PENELOPE_DETERMINISTIC")
 
 
 def tiled_linear(

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang.srt.mem_cache.common import release_kv_cache
+from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from penelope.sglang_adapter import compat, options, refusals
+from penelope.sglang_adapter import compat, entry, models, options, refusals, surface
 from penelope.sglang_adapter.admission import COMPUTED, PATCHES, PenelopeAdder
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.phantom import Phantom
@@ -119,11 +120,28 @@ def wider_batches(
         model_runner.max_running_requests -= extra
 
 
-def refuse_empty_prompt(error: str | None, req: Req, *_: Any, **__: Any) -> str | None:
-    """AFTER `validate_input_length`: a prompt of no tokens would stop SGLang's scheduler."""
-    if error is None and not req.origin_input_ids and _is_chosen():
-        return "The prompt is empty: it must have at least one token."
-    return error
+def touch_of_request(original: Callable[..., None], req: Req, tree_cache: Any) -> None:
+    """AROUND `touch_waiting_prefix`, which leaves the request out: its namespace needs it."""
+    if not isinstance(tree_cache, PenelopeCache):
+        original(req, tree_cache)
+        return
+    tokens = req.origin_input_ids + req.output_ids
+    tree_cache.touch(RadixKey(tokens, req.extra_key, cache_salt=req.cache_salt), req)
+
+
+def limit_prompt(scheduler: Any, req: Req) -> None:
+    """BEFORE `Scheduler.init_req_max_new_tokens`: the first step of every request's entry.
+
+    The limit that `validate_input_length` goes by next is the one of admission.
+    """
+    if isinstance(scheduler.tree_cache, PenelopeCache):
+        limit = entry.longest_prompt(scheduler.token_to_kv_pool_allocator.size, scheduler.page_size)
+        scheduler.max_req_input_len = min(scheduler.max_req_input_len, limit)
+
+
+def refuse_prompt(error: str | None, req: Req, *_: Any, **__: Any) -> str | None:
+    """AFTER `validate_input_length`: no prompt gets in whose KV could not be told from others'."""
+    return entry.fault(req) if error is None and _is_chosen() else error
 
 
 def other_weights(result: Any, updater: Any, *_: Any, **__: Any) -> None:
@@ -147,7 +165,8 @@ def refuse_early(_result: None, server_args: Any) -> None:
     if settings.radix_cache_backend == options.BACKEND_NAME:
         chosen = options.read()
         compat.require_supported(chosen)
-        refusals.require_supported_settings(settings)
+        refusals.require_supported_settings(settings, host_tier=bool(chosen.host_tokens))
+        _refuse_model_early(server_args)
         if settings.page_size is not None:
             # The capacity is known only once the model is loaded.
             chosen.config(device_capacity=settings.page_size, page_size=settings.page_size)
@@ -157,9 +176,26 @@ def refuse_early(_result: None, server_args: Any) -> None:
             host_memory.require_room(settings, chosen.host_tokens)
 
 
+def _refuse_model_early(server_args: Any) -> None:
+    from sglang.srt.configs.model_config import ModelConfig
+
+    try:
+        model = ModelConfig.from_server_args(server_args)
+    except (OSError, ValueError):
+        return  # SGLang will say what is wrong with it.
+    models.require_supported(model)
+
+
+def refuse_model(_result: None, scheduler: Any) -> None:
+    """AFTER `Scheduler.init_model_config`: its weights are not loaded yet."""
+    if _is_chosen():
+        models.require_supported(scheduler.model_config)
+
+
 def handshake(_result: None, scheduler: Any) -> None:
     """AFTER `Scheduler.init_schedule_policy`: prove that we are the live cache, hooks and all."""
     if isinstance(scheduler.tree_cache, PenelopeCache):
+        surface.require_known()
         compat.require_hooks([hook.target for hook in HOOKS])
         refusals.require_supported_scheduler(scheduler)
         if scheduler.tree_cache.tiers is not None:
@@ -209,7 +245,10 @@ HOOKS = (
         more_rows,
         HookType.BEFORE,
     ),
-    Hook("sglang.srt.managers.utils.validate_input_length", refuse_empty_prompt, HookType.AFTER),
+    Hook("sglang.srt.managers.utils.validate_input_length", refuse_prompt, HookType.AFTER),
+    Hook(f"{_SCHEDULER}.init_req_max_new_tokens", limit_prompt, HookType.BEFORE),
+    Hook("sglang.srt.mem_cache.common.touch_waiting_prefix", touch_of_request, HookType.AROUND),
+    Hook(f"{_SCHEDULER}.init_model_config", refuse_model, HookType.AFTER),
     Hook(
         "sglang.srt.model_executor.runner.eager_runner.EagerRunner.__init__",
         wider_batches,

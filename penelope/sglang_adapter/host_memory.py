@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.hybrid_cache.hybrid_pool_assembler import (
     _build_mha_mla_host_pool,
     _mha_host_inputs,
 )
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.mem_cache.pool_host.base import (
     HostKVCache,
     host_memory_budget_bytes,
@@ -31,6 +31,8 @@ from penelope.policy import InvalidConfigError, Residency
 from penelope.runtime.store import StoreError
 
 _DTYPE_BYTES = {"float32": 4, "float": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
+# All that they keep by the slot is what SGLang's host pool copies; others have scales or an index.
+_POOLS = (MHATokenToKVPool, MLATokenToKVPool)
 _LAYOUT = "layer_first"
 _BACKEND = "kernel"
 
@@ -94,6 +96,10 @@ class HostMemory:
             "host_token_capacity": tokens,
         }
         with ExitStack() as scopes:
+            if type(self._device_pool) not in _POOLS:
+                raise NotImplementedError(
+                    f"{type(self._device_pool).__name__} keeps more by the slot than K and V"
+                )
             if not self.on_cpu:
                 return _build_mha_mla_host_pool(pool=self._device_pool, **settings)
             if not isinstance(self._device_pool, MHATokenToKVPool):

@@ -7,13 +7,20 @@ ours are environment variables: SGLang passes them on to all its processes.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
 
 from penelope.policy import Config, Granularity, InvalidConfigError, Position
 
+logger = logging.getLogger(__name__)
+
 BACKEND_NAME = "penelope"
+PREFIX = "PENELOPE_"
 DEFAULT_BLOCK = 64
 DEFAULT_SWAP = 1024
 
@@ -85,15 +92,9 @@ def flag(name: str) -> str:
 
 def read(environment: Mapping[str, str] = os.environ) -> Options:
     """The options in force.  Raises `InvalidConfigError`, in one line, for a bad value."""
-    unknown = sorted(
-        name
-        for name in environment
-        if name.startswith("PENELOPE_") and name not in DOCUMENTED and name not in _OF_OTHERS
-    )
-    if unknown:
-        raise InvalidConfigError(
-            f"{unknown[0]} is not an option: choose from {', '.join(DOCUMENTED)}"
-        )
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in DOCUMENTED and name not in _OF_OTHERS:
+            _judge(name)
     block = environment.get("PENELOPE_BLOCK_SIZE")
     swap = environment.get("PENELOPE_SWAP_TOKENS")
     return Options(
@@ -111,12 +112,52 @@ def read(environment: Mapping[str, str] = os.environ) -> Options:
             "PENELOPE_HOST_TOKENS", environment.get("PENELOPE_HOST_TOKENS", "0"), least=0
         ),
         swap_tokens=None if swap is None else _number("PENELOPE_SWAP_TOKENS", swap),
-        allow_untested=environment.get("PENELOPE_ALLOW_UNTESTED_SGLANG", "0") == "1",
+        allow_untested=switch(environment, "PENELOPE_ALLOW_UNTESTED_SGLANG"),
     )
 
 
 # Variables of the reference platform and of the tests: not options of the cache.
 _OF_OTHERS = frozenset({"PENELOPE_DETERMINISTIC", "PENELOPE_TEST_RPC", "PENELOPE_TEST_FAULT"})
+
+
+# What Kubernetes and Docker put into every container for a service of the name `penelope`, or of
+# one that begins so: nobody has chosen these names.
+_SERVICE_LINK = re.compile(
+    r"PENELOPE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+_ALIKE = 0.75
+
+
+def _judge(name: str) -> None:
+    """Raises `InvalidConfigError` for a name that looks like a misspelt option; else says so."""
+    if _SERVICE_LINK.fullmatch(name):
+        return
+    bare = [known.removeprefix(PREFIX) for known in DOCUMENTED]
+    alike = get_close_matches(name.removeprefix(PREFIX), bare, 1, _ALIKE)
+    if alike:
+        raise InvalidConfigError(
+            f"{name} is not an option: did you mean {PREFIX}{alike[0]}? There are "
+            f"{', '.join(DOCUMENTED)}"
+        )
+    _warn(name)
+
+
+@cache
+def _warn(name: str) -> None:
+    """Once in each process."""
+    logger.warning("%s is not an option of Penelope and is ignored", name)
+
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off", ""})
+
+
+def switch(environment: Mapping[str, str], name: str) -> bool:
+    """Whether a variable is on.  Raises `InvalidConfigError` for what is neither yes nor no."""
+    value = environment.get(name, "0").strip().lower()
+    if value not in _TRUE | _FALSE:
+        raise InvalidConfigError(f"{name} is '{environment[name]}': write 1 or 0")
+    return value in _TRUE
 
 
 def _choice(environment: Mapping[str, str], name: str, allowed: list[str], default: str) -> str:
@@ -127,7 +168,7 @@ def _choice(environment: Mapping[str, str], name: str, allowed: list[str], defau
 
 
 def _number(name: str, text: str, least: int = 1) -> int:
-    if not text.isdecimal() or int(text) < least:
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < least:
         raise InvalidConfigError(
             f"{name} is '{text}': it must be a whole number of at least {least}"
         )

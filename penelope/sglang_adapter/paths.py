@@ -10,16 +10,22 @@ import re
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import numpy as np
 
-from penelope.policy import DEFAULT_NAMESPACE, UNIT_BYTES, Key, Match, Namespace
-
-if TYPE_CHECKING:
-    from sglang.srt.mem_cache.radix_cache import RadixKey
+from penelope.policy import DEFAULT_NAMESPACE, UNIT_BYTES, InvalidKey, Key, Match, Namespace
 
 Range = tuple[int, int]
+_UNIT_BITS = 8 * UNIT_BYTES
+
+
+class Named(Protocol):
+    """What of a request says whose KV its tokens have."""
+
+    lora_id: str | None
+    extra_key: str | None
+    cache_salt: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +75,32 @@ def covered(ranges: Iterable[Range], end: int) -> int:
 
 
 def pack_tokens(tokens: array[int], length: int) -> Key:
-    """The first ``length`` tokens as a key: one copy, no Python loop."""
+    """The first ``length`` tokens as a key: vectorised, no Python loop.
+
+    Raises `InvalidKey` for an id outside [0, 2**32): narrowed, it would name other KV.
+    """
     ids = np.frombuffer(tokens, dtype=np.int64, count=length) if length else np.empty(0, np.int64)
+    if (ids >> _UNIT_BITS).any():
+        at = int((ids >> _UNIT_BITS).nonzero()[0][0])
+        raise InvalidKey(f"token {at} has the id {ids[at]}: it must be in [0, 2**32)")
     return Key(ids.astype("<u4").tobytes())
 
 
-def namespace_of(key: RadixKey, req: Any = None, weights: int = 0) -> Namespace:
+def namespace_of(req: Named, weights: int = 0) -> Namespace:
     """Adapter, salt and how often the model's weights have changed, unambiguously.
 
-    SGLang glues the caller's extra key and the LoRA id into one string, in which
-    ('ab', 'c') and ('a', 'bc') are the same.  The id's length in front tells them apart.
+    A namespace is made from a request, and in no other way.  SGLang glues the caller's extra key
+    and the LoRA id into one string, in which ('ab', 'c') and ('a', 'bc') are the same; only the
+    request can tell them apart.  The id's length in front does.
     """
-    adapter = key.extra_key
-    if req is not None and req.lora_id is not None:
+    adapter = req.extra_key
+    if req.lora_id is not None:
         adapter = f"{len(req.lora_id)}:{adapter}"
     elif adapter is not None:
         adapter = f"0:{adapter}"
     if weights:
         adapter = f"{weights}|{adapter or ''}"
-    return Namespace(adapter, key.cache_salt)
+    return Namespace(adapter, req.cache_salt or None)
 
 
 def weights_of(namespace: Namespace) -> int:

@@ -36,7 +36,10 @@ class Phantom(Req):
             lora_id=None,
             vocab_size=served.vocab_size,
             priority=served.priority,
+            eos_token_ids=served.eos_token_ids,
         )
+        # SGLang attaches it after construction, and penalizers ask it of every row of a batch.
+        self.tokenizer = served.tokenizer
         self.served = served
         self.span = span
         # The served request's lock, which has undertaken the refill.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penelope.sglang_adapter.compat import UnsupportedError
+from penelope.sglang_adapter import models
+from penelope.sglang_adapter.errors import UnsupportedError
 
 # These write a layer's K and V before its attention reads them, for every row of
 # a batch.  Backends that were not looked at are refused as well.
@@ -119,14 +121,39 @@ REFUSALS: tuple[Refusal, ...] = (
         "--enable-kv-cache-sharding",
         "owners of pages rotate along a history and a hole breaks the rotation",
     ),
+    Refusal(
+        lambda s: s.kv_canary not in (None, "none"),
+        "--kv-canary",
+        "it keeps a check of every KV slot by SGLang's own tree",
+    ),
 )
 
+HOST_REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        _on("enable_return_routed_experts"),
+        "--enable-return-routed-experts",
+        "it is kept by the KV slot, which changes when KV comes back from the host",
+    ),
+    Refusal(
+        _on("enable_return_indexer_topk"),
+        "--enable-return-indexer-topk",
+        "it is kept by the KV slot, which changes when KV comes back from the host",
+    ),
+)
+"""Refused with a host tier only: `PENELOPE_HOST_TOKENS`."""
 
-def require_supported_settings(settings: Any) -> None:
+
+def require_supported_settings(settings: Any, *, host_tier: bool = False) -> None:
     """Raises `UnsupportedError` with the flag and the reason."""
     for refusal in REFUSALS:
         if refusal.when(settings):
             raise UnsupportedError(f"Penelope does not work with {refusal.flag}: {refusal.reason}")
+    for refusal in HOST_REFUSALS if host_tier else ():
+        if refusal.when(settings):
+            raise UnsupportedError(
+                f"Penelope's host tier (PENELOPE_HOST_TOKENS) does not work with {refusal.flag}: "
+                f"{refusal.reason}"
+            )
     for flag, name in _ATTENTION_FLAGS.items():
         backend = getattr(settings, name)
         if backend is not None and backend not in WRITE_FIRST_BACKENDS:
@@ -137,6 +164,43 @@ _ATTENTION_FLAGS: Mapping[str, str] = {
     "--attention-backend": "attention_backend",
     "--prefill-attention-backend": "prefill_attention_backend",
 }
+
+
+class _Given:
+    """Flags as they stand on a command line, of which no other was given."""
+
+    radix_eviction_policy = "lru"  # the only default that is looked at and not "off"
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        for index, argument in enumerate(arguments):
+            if not argument.startswith("--"):
+                continue
+            flag, equals, text = argument.partition("=")
+            following = arguments[index + 1] if index + 1 < len(arguments) else "--"
+            value: Any = text
+            if not equals:
+                value = True if following.startswith("-") else following
+            setattr(self, flag[2:].replace("-", "_"), _number(value))
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def require_supported_arguments(arguments: Sequence[str], *, host_tier: bool) -> None:
+    """What can be told of a command line before SGLang, which parses it, is imported.
+
+    Raises `UnsupportedError`.  What this does not see is refused later, by the parsed settings.
+    """
+    given: Any = _Given(arguments)
+    with suppress(TypeError):  # A value that is none: the parser will say so.
+        require_supported_settings(given, host_tier=host_tier)
+    for name in ("model_path", "model"):
+        if isinstance(folder := getattr(given, name), str):
+            models.require_supported_folder(folder)
 
 
 def _refuse_backend(flag: str, backend: str) -> None:
@@ -157,7 +221,7 @@ def require_supported_scheduler(scheduler: Any) -> None:
         (not scheduler.is_generation, "it generates no text"),
     ):
         if wrong:
-            raise UnsupportedError(f"Penelope does not work with this model: {reason}")
+            models.refuse(reason)
     backend = scheduler.tp_worker.model_runner.prefill_attention_backend_str
     if backend not in WRITE_FIRST_BACKENDS:
         _refuse_backend("--attention-backend", backend)

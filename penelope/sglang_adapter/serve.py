@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import MutableMapping
+from importlib.util import find_spec
 
 from penelope.policy import InvalidConfigError, PenelopeError
-from penelope.sglang_adapter import compat, options
+from penelope.sglang_adapter import compat, options, refusals
+from penelope.sglang_adapter.errors import UnsupportedError
 
 USER_ERROR = 2
 
@@ -19,13 +21,26 @@ USER_ERROR = 2
 def main(argv: list[str]) -> int:
     """Run the server until it is stopped; 2 and one line on standard error for a refusal."""
     try:
-        argv = take_options(argv, os.environ)
+        # What needs no engine is refused before one is imported, which takes half a minute.
+        require_installed()
+        argv = with_backend(take_options(argv, os.environ))
         chosen = options.read()
+        compat.require_version(chosen)
+        refusals.require_supported_arguments(argv, host_tier=bool(chosen.host_tokens))
         compat.require_supported(chosen)
-        return _launch(with_backend(argv))
+        return _launch(argv)
     except PenelopeError as error:
         sys.stderr.write(f"penelope serve: {error}\n")
         return USER_ERROR
+
+
+def require_installed() -> None:
+    """Raises `UnsupportedError` where SGLang is missing."""
+    if find_spec("sglang") is None:
+        raise UnsupportedError(
+            f"this needs sglang, which is not installed: run {sys.executable} -m pip install "
+            f'"penelope-kv[sglang]", or pip install ".[sglang]" in a checkout'
+        )
 
 
 def take_options(argv: list[str], environment: MutableMapping[str, str]) -> list[str]:
@@ -60,7 +75,7 @@ def with_backend(argv: list[str]) -> list[str]:
             continue
         value = value or (argv[index + 1] if index + 1 < len(argv) else "")
         if value != options.BACKEND_NAME:
-            raise compat.UnsupportedError(
+            raise UnsupportedError(
                 f"{flag} is '{value}': penelope serve runs the penelope cache, so leave it out"
             )
         return argv

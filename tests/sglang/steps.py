@@ -265,8 +265,7 @@ class Steps:
         """A page a letter: G on the device, C on the host, _ a hole; what is not cached is left."""
         req = self.request("looks", tokens, **more)
         key = pack_tokens(req.origin_input_ids, len(tokens))
-        radix = SimpleNamespace(extra_key=req.extra_key, cache_salt=req.cache_salt)
-        namespace = namespace_of(radix, req)
+        namespace = namespace_of(req)
         spans = match(self.cache.state, Key(key), namespace, at_most=len(tokens)).spans
         return "".join(LETTERS[s.residency] * ((s.end - s.start) // self.page) for s in spans)
 

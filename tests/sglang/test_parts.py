@@ -32,10 +32,48 @@ def test_options_are_read_and_refused_by_name() -> None:
         ("PENELOPE_PHANTOM_ROWS", "none"),
         ("PENELOPE_HOST_TOKENS", "-1"),
         ("PENELOPE_SWAP_TOKENS", "0"),
-        ("PENELOPE_UNKNOWN", "1"),
+        ("PENELOPE_HOST_TOKENS", "9" * 5000),
+        ("PENELOPE_HOST_TOKENS", "٣"),
+        ("PENELOPE_ALLOW_UNTESTED_SGLANG", "maybe"),
+        # Misspelt.
+        ("PENELOPE_HOST_TOKEN", "4096"),
+        ("PENELOPE_HOSTTOKENS", "4096"),
+        ("PENELOPE_BLOCKSIZE", "64"),
+        ("PENELOPE_ALLOW_UNTESTED", "1"),
+        ("PENELOPE_GRANULARITIES", "node"),
     ):
         with pytest.raises(InvalidConfigError, match=name):
             options.read({name: value})
+
+
+def test_a_switch_is_yes_or_no() -> None:
+    for value in ("1", "true", "True", "yes", "on"):
+        assert options.read({"PENELOPE_ALLOW_UNTESTED_SGLANG": value}).allow_untested
+    for value in ("0", "false", "no", "off", ""):
+        assert not options.read({"PENELOPE_ALLOW_UNTESTED_SGLANG": value}).allow_untested
+
+
+def test_names_that_nobody_chose_do_not_stop_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    """Kubernetes announces every Service to every container, Docker every link."""
+    links = {
+        "PENELOPE_PORT": "tcp://10.0.0.1:8000",
+        "PENELOPE_SERVICE_HOST": "10.0.0.1",
+        "PENELOPE_SERVICE_PORT": "8000",
+        "PENELOPE_SERVICE_PORT_HTTP": "8000",
+        "PENELOPE_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "PENELOPE_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "PENELOPE_PORT_8000_TCP_PORT": "8000",
+        "PENELOPE_PORT_8000_TCP_PROTO": "tcp",
+        "PENELOPE_ROUTER_SERVICE_HOST": "10.0.0.2",
+        "PENELOPE_ROUTER_PORT_80_UDP_ADDR": "10.0.0.2",
+        # A Service of a name that reads like an option of ours.
+        "PENELOPE_POSITION_PORT": "tcp://10.0.0.3:1",
+        "PENELOPE_SWAP_TOKENS_SERVICE_PORT": "1",
+    }
+    assert options.read(links) == Options()
+    assert not caplog.messages
+    assert options.read({"PENELOPE_IMAGE_TAG": "7", "PENELOPE_NAME": "/x/penelope"}) == Options()
+    assert [m.split()[0] for m in caplog.messages] == ["PENELOPE_IMAGE_TAG", "PENELOPE_NAME"]
 
 
 def test_sizes_of_a_host_tier_are_refused_by_name() -> None:
@@ -74,6 +112,8 @@ def test_documentation_lists_every_option_and_refusal() -> None:
         assert f"| `{name}` |" in text
     for refusal in refusals.REFUSALS:
         assert f"| `{refusal.flag}` | {refusal.reason} |" in text
+    for refusal in refusals.HOST_REFUSALS:
+        assert f"| `{refusal.flag}` | {refusal.reason} |" in text.partition("With a host tier")[2]
     for backend in refusals.WRITE_FIRST_BACKENDS:
         assert f"`{backend}`" in text
     for version in compat.TESTED_VERSIONS:
@@ -98,6 +138,11 @@ def test_each_refusal_names_its_flag() -> None:
         value: Any = 2 if name.endswith("_size") else "other"
         with pytest.raises(compat.UnsupportedError, match=refusal.flag):
             refusals.require_supported_settings(settings(**{name: value}))
+    for refusal in refusals.HOST_REFUSALS:
+        given = settings(**{refusal.flag.removeprefix("--").replace("-", "_"): True})
+        refusals.require_supported_settings(given)
+        with pytest.raises(compat.UnsupportedError, match=f"PENELOPE_HOST_TOKENS.*{refusal.flag}"):
+            refusals.require_supported_settings(given, host_tier=True)
     with pytest.raises(compat.UnsupportedError, match="flashinfer"):
         refusals.require_supported_settings(settings(attention_backend="flashinfer"))
 
