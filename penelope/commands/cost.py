@@ -13,7 +13,8 @@ from penelope.runtime.model_config import load_model
     "--model",
     required=True,
     metavar="NAME|PATH",
-    help=f"A preset ({', '.join(costs.PRESET_CONFIGS)}) or a Hugging Face config.json.",
+    help=f"A preset ({', '.join(costs.PRESET_CONFIGS)}) or a Hugging Face config.json; -: standard "
+    "input.",
 )
 @click.option("--context", required=True, type=int, help="Cached tokens before the eviction.")
 @click.option(
@@ -36,7 +37,10 @@ def cost(model: str, context: int, fraction: float, start: int, append: int) -> 
     ones.  Units are query-key pairs of one attention layer.
     """
     cost_model = load_model(model)
-    predicted = costs.predict(cost_model, context, fraction, start, append)
+    try:
+        predicted = costs.predict(cost_model, context, fraction, start, append)
+    except costs.CostError as error:  # it begins with the name of the argument
+        raise costs.CostError(f"--{error}") from error
     rows = [
         ("evicted from the tail", predicted.tail),
         (f"evicted from position {start:,}", predicted.start),

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 from collections.abc import Sequence
 
 import click
 
-from penelope.cli import (
-    INTERRUPTED,
-    SUBCOMMANDS,
-    USER_ERROR,
-    complain,
-    load,
-)
+from penelope.cli import INTERRUPTED, SUBCOMMANDS, USER_ERROR, complain, load
 
 
 class LazyGroup(click.Group):
@@ -42,36 +35,10 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {name!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table, so that `--help` imports no subcommand."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in SUBCOMMANDS.items()])
-
-
-def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        try:
-            version = importlib.metadata.version("penelope-kv")
-        except importlib.metadata.PackageNotFoundError:
-            version = "from a checkout that is not installed"
-        click.echo(f"penelope {version}")
-        ctx.exit()
-
 
 penelope = LazyGroup(
     "penelope",
     help="KV-cache eviction for LLM serving under coding-agent traffic.",
-    params=[
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_print_version,
-            help="Print the version.",
-        )
-    ],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -7,13 +7,22 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 
 import click
+from click.core import ParameterSource
 
+from penelope.commands.effects import (
+    require_effect,
+    require_host_room,
+    require_inputs_once,
+    require_sessions,
+)
 from penelope.commands.progress import progress_bar
-from penelope.commands.replay_outcome import check_outputs, counted, show, write
+from penelope.commands.replay_outcome import Shown, check_outputs, counted, show, write
 from penelope.commands.workload import Workload
 from penelope.policy import POLICIES
 from penelope.policy.cost import PRESET_CONFIGS
 from penelope.policy.errors import InvalidConfigError
+from penelope.runtime.model_config import is_file
+from penelope.runtime.outputs import is_standard_output
 from penelope.runtime.replay.arms import ARMS, switches
 from penelope.runtime.replay.compare import Comparison, Setting, compare, fitting
 from penelope.runtime.replay.options import TRANSFERS, Options
@@ -37,7 +46,8 @@ TIERED = (
     "--trace",
     "path",
     type=click.Path(path_type=Path),
-    help="A trace file, plain or .gz.  Without it, sessions are generated from --seed.",
+    help="A trace file, plain or .gz; -: standard input.  Without it, sessions are generated "
+    "from --seed.",
 )
 @click.option(
     "--format",
@@ -92,7 +102,7 @@ TIERED = (
     default=DEFAULT.model,
     show_default=True,
     metavar="NAME|PATH",
-    help=f"{', '.join(PRESET_CONFIGS)}, or a Hugging Face config.json.",
+    help=f"{', '.join(PRESET_CONFIGS)}, or a Hugging Face config.json; -: standard input.",
 )
 @click.option("--scheduler", default=DEFAULT.scheduler, show_default=True, metavar="lpm|fcfs")
 @click.option(
@@ -141,14 +151,21 @@ TIERED = (
     metavar="|".join(TRANSFERS),
     help="Copies during the computation of their step, or before it.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write results here.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    help="Write results here; -: to standard output, and the tables to standard error.",
+)
 @click.option(
     "--plot",
     "plot_path",
     type=click.Path(path_type=Path),
     help=f"Draw them here: {', '.join(PLOT_SUFFIXES)}.",
 )
+@click.pass_context
 def replay(
+    context: click.Context,
     path: Path | None,
     format_name: str,
     sessions: int | None,
@@ -187,6 +204,12 @@ def replay(
         path, format_name, sessions, replicates, max_context, shared_prefix, subagents, seed
     )
     workload.check()
+    given = {name for name in context.params if _is_given(context, name)}
+    names = policy_names(
+        ",".join(TIERED if host_tokens else POLICIES) if policies is None else policies
+    )
+    require_effect(given, {"policy": names, "host_tokens": (host_tokens,)})
+    require_inputs_once(path, [model])
     setting = Options(
         model=model,
         device_tokens=device_tokens,
@@ -205,19 +228,21 @@ def replay(
         host_gbps=host_gbps,
         transfers=transfers,
     ).setting()
-    if policies is None:
-        policies = ",".join(TIERED if host_tokens else POLICIES)
-    names = policy_names(policies)
     for name in names:
         if name in ARMS and not host_tokens:
             raise InvalidConfigError(f"policy '{name}' has two tiers: give --host-tokens")
-    check_outputs(json_path, plot_path, path)
+    read = [] if path is None else [path]
+    check_outputs(json_path, plot_path, [*read, *([Path(model)] if is_file(model) else [])])
     trace = workload.trace()
     groups = workload.split(trace)
+    require_host_room(setting, trace.unit_tokens)
+    if "concurrency" in given:
+        require_sessions(concurrency, len(groups[0].sessions))
+    at_a_time = min(concurrency, max(len(g.sessions) for g in fitting(groups, setting)))
     result = _compare(groups, setting, names)
     title = (
         f"{PurePath(trace.name).name}: {counted(result.policies[names[0]].requests, 'request')}, "
-        f"{counted(concurrency, 'session')} at a time, {device_tokens:,} tokens of KV"
+        f"{counted(at_a_time, 'session')} at a time, {device_tokens:,} tokens of KV"
         f"{f' and {host_tokens:,} on the host' if host_tokens else ''}, "
         f"{setting.cost.name}, {scheduler}"
     )
@@ -250,7 +275,13 @@ def replay(
     finally:
         # Last, so that a reader who leaves (`| head`) costs no file; and in any case, so that a
         # full disk costs no table.
-        show(result, title, trace, setting)
+        left_over = len(trace.sessions) - sum(len(group.sessions) for group in groups)
+        elsewhere = json_path is not None and is_standard_output(json_path)
+        show(result, Shown(title, trace, setting, left_over, elsewhere))
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 @click.command()
@@ -273,9 +304,10 @@ def demo(context: click.Context, plot_path: Path) -> None:
 
 def policy_names(text: str) -> list[str]:
     """The names in a comma-separated list.  Raises `InvalidConfigError` for an unknown one."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise InvalidConfigError(f"no policy is named: choose from {', '.join((*POLICIES, *ARMS))}")
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    if "" in names:
+        known = ", ".join((*POLICIES, *ARMS))
+        raise InvalidConfigError(f"--policy {text!r} names nothing at a comma: choose from {known}")
     for name in names:
         switches(name)
     return names

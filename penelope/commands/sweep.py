@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path, PurePath
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 import click
 
 from penelope.cli import INTERRUPTED, complain, import_or_name_extra
+from penelope.commands.effects import (
+    NoEffect,
+    require_host_room,
+    require_inputs_once,
+    require_sessions,
+)
 from penelope.commands.progress import progress_bar
 from penelope.commands.replay_outcome import counted
 from penelope.commands.sweep_options import chosen, options
 from penelope.commands.sweep_outcome import show, write
 from penelope.policy.errors import InvalidConfigError
-from penelope.runtime.sweep.grid import Sweep, cells
+from penelope.runtime.sweep.grid import Sweep, cells, narrowed
 from penelope.runtime.sweep.record import Record, opened
 from penelope.runtime.sweep.running import cores, run, run_on_ray, uninterrupted
 from penelope.runtime.sweep.tables import compared
@@ -51,11 +58,28 @@ def sweep(
         raise InvalidConfigError(f"--processes is {processes}: give 1 or more")
     if on_ray:
         import_or_name_extra("ray")
+        if processes is not None and "RAY_ADDRESS" in os.environ:
+            raise NoEffect(
+                "--processes has no effect with RAY_ADDRESS, whose cluster decides: leave it out"
+            )
+    # Before the file is read: it may name more inputs, which are looked at below.
+    (trace_name,) = given["path"] or (None,)
+    named = Path(trace_name) if trace_name else None
+    require_inputs_once(named, given["model"] or (), file)
     asked = chosen(given, file)
     asked.workload.check()
+    require_inputs_once(asked.workload.path, asked.models, file)
     grid = cells(asked.grids, asked.baseline)
     trace = asked.workload.trace()
-    work = Sweep(grid, tuple(asked.workload.split(trace)))
+    groups = tuple(asked.workload.split(trace))
+    sessions = len(groups[0].sessions)
+    if asked.concurrency is None:
+        grid = narrowed(grid, sessions)
+    else:
+        require_sessions(max(asked.concurrency), sessions)
+    for cell in grid:
+        require_host_room(cell.setting, trace.unit_tokens)
+    work = Sweep(grid, groups)
     work.check()
     with opened(folder, work) as record:
         before = len(record.rows)

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import click
 
+from penelope.commands.effects import require_effect
 from penelope.commands.replay import TIERED
 from penelope.commands.workload import Workload
 from penelope.policy import POLICIES
 from penelope.policy.cost import PRESET_CONFIGS
 from penelope.policy.errors import PenelopeError
+from penelope.runtime import inputs
 from penelope.runtime.replay.options import TRANSFERS
 from penelope.runtime.sweep.grid import Axes
 from penelope.runtime.traces import FORMATS
@@ -100,9 +102,11 @@ def _listed(
     """Comma-separated values of one kind, each once; None where the option is not given."""
     if value is None:
         return None
-    texts = [value] if single else [text.strip() for text in value.split(",") if text.strip()]
-    if not texts:
-        raise click.BadParameter(f"{value!r} names nothing: give at least one", ctx, param)
+    texts = [value] if single else [text.strip() for text in value.split(",")]
+    if not single and "" in texts:
+        raise click.BadParameter(
+            f"{value!r} names nothing at a comma: give a value there", ctx, param
+        )
     try:
         return tuple(dict.fromkeys(_read(text, kind) for text in texts))
     except ValueError:
@@ -139,6 +143,10 @@ class Chosen:
     workload: Workload
     grids: list[Axes]
     baseline: str | None
+    models: list[str]
+    """All that are named, in order."""
+    concurrency: list[int] | None
+    """All values together; None: not given."""
 
 
 def chosen(given: Mapping[str, tuple[Any, ...] | None], file: Path | None) -> Chosen:
@@ -157,15 +165,27 @@ def chosen(given: Mapping[str, tuple[Any, ...] | None], file: Path | None) -> Ch
         tiers = min(axes.get("host_tokens", (0,))) > 0
         axes.setdefault("policy", TIERED if tiers else tuple(POLICIES))
         found.append(axes)
-    return Chosen(Workload(**constants), found, baseline)
+    together: dict[str, list[Any]] = {}
+    for own in found:
+        for name, values in own.items():
+            together.setdefault(name, []).extend(values)
+    require_effect({*together, *constants}, together)
+    return Chosen(
+        Workload(**constants),
+        found,
+        baseline,
+        list(dict.fromkeys(together.get("model", ()))),
+        together.get("concurrency"),
+    )
 
 
 def _grid_file(path: Path) -> tuple[dict[str, tuple[Any, ...]], list[dict[str, tuple[Any, ...]]]]:
     """What a file says of all of its grids, and of each: values by the names of the options."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise GridFileError(f"cannot read {path}: {error.strerror}; give a TOML file") from error
+        with inputs.opened(path) as source:
+            document = tomllib.loads(source.document().decode())
+    except inputs.InputError as error:
+        raise GridFileError(_unreadable(path, error)) from error
     except ValueError as error:  # TOML and UTF-8 alike
         raise GridFileError(f"{path} is not TOML ({error}); correct it") from error
     tables = document.pop("grid", [{}])
@@ -176,6 +196,13 @@ def _grid_file(path: Path) -> tuple[dict[str, tuple[Any, ...]], list[dict[str, t
     common = _values(path, document, _BY_KEY)
     of_grids = {key: entry for key, entry in _BY_KEY.items() if entry[0] in AXES}
     return common, [_values(path, table, of_grids) for table in tables]
+
+
+def _unreadable(path: Path, error: inputs.InputError) -> str:
+    reason = error.problem.removeprefix("cannot be read (").removesuffix(")")
+    if reason != error.problem:
+        return f"cannot read {path}: {reason}; give a TOML file"
+    return f"{inputs.shown(path)} {error.problem}; {error.remedy}"
 
 
 def _values(

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from penelope.commands.replay_outcome import counted
 from penelope.runtime.outputs import write_whole
+from penelope.runtime.replay.compare import fitting
 from penelope.runtime.replay.digits import three_digits
 from penelope.runtime.replay.table import WIDTH, change
 from penelope.runtime.sweep.grid import Sweep
 from penelope.runtime.sweep.plot import plot
 from penelope.runtime.sweep.record import Record
-from penelope.runtime.sweep.tables import Compared, summary_rows, tidy_rows, varying, write_csv
+from penelope.runtime.sweep.tables import (
+    Compared,
+    named_values,
+    summary_rows,
+    tidy_rows,
+    varying,
+    write_csv,
+)
 
 
 def write(
@@ -51,7 +59,7 @@ def show(sweep: Sweep, found: Sequence[Compared], title: str) -> None:
     for one in found:
         cell = sweep.cells[one.cell]
         base = one.policy == cell.baseline
-        values = asdict(cell.options)
+        values = named_values(sweep, cell)
         own = [_short(values[name]) if one.cell != before else "" for name in options]
         shown.add_row(
             *own,
@@ -71,6 +79,8 @@ def show(sweep: Sweep, found: Sequence[Compared], title: str) -> None:
     console.print(shown)
     console.print()
     console.print(_legend(sweep))
+    for note in _notes(sweep):
+        console.print(note)
 
 
 def _legend(sweep: Sweep) -> str:
@@ -91,6 +101,20 @@ def _legend(sweep: Sweep) -> str:
         f"{columns}\nChanges are against {against}: geometric mean over {groups} disjoint groups "
         "of sessions, and in how many of them it is better."
     )
+
+
+def _notes(sweep: Sweep) -> list[str]:
+    """Where fewer sessions run at a time than a setting says."""
+    found = []
+    for cell in sweep.cells:
+        runnable = max(len(group.sessions) for group in fitting(sweep.groups, cell.setting))
+        if runnable < cell.options.concurrency:
+            found.append(
+                f"{counted(runnable, 'session')} of a group at most "
+                f"{'fits' if runnable == 1 else 'fit'} {cell.options.device_tokens:,} device "
+                f"tokens: with concurrency {cell.options.concurrency} no more run at a time."
+            )
+    return list(dict.fromkeys(found))
 
 
 def _short(value: object) -> str:

@@ -24,6 +24,8 @@ from types import MappingProxyType
 from penelope.policy import hf_config
 from penelope.policy.errors import PenelopeError
 
+MOST_TOKENS = 1 << 40
+
 
 class CostError(PenelopeError):
     """A cost that cannot be computed from the values given."""
@@ -198,6 +200,11 @@ def predict(model: CostModel, context: int, fraction: float, start: int, append:
     """
     if context < 0:
         raise CostError(f"context {context} is negative; give the number of cached tokens")
+    for name, tokens in (("context", context), ("append", append)):
+        if tokens > MOST_TOKENS:
+            raise CostError(
+                f"{name} {tokens} is more than any model takes; give {MOST_TOKENS} at most"
+            )
     if not 0 <= fraction <= 1:
         raise CostError(f"fraction {fraction} is not a share; give a number from 0 to 1")
     if append < 1:

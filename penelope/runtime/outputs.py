@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import re
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +15,28 @@ from pathlib import Path
 
 from penelope.policy.errors import PenelopeError
 
+_NAMED = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
+
 
 class OutputError(PenelopeError):
     """A result file cannot be written."""
+
+
+def descriptor(path: Path) -> int | None:
+    """The open file that a name stands for: `-` and /dev/stdout are standard output.
+
+    Such a file is written to.  Putting another in its place would cut off who holds it open.
+    """
+    name = str(path)
+    if name in _NAMED:
+        return _NAMED[name]
+    found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,6})", name)
+    return int(found[1]) if found else None
+
+
+def is_standard_output(path: Path) -> bool:
+    """Whether a result goes where the tables go."""
+    return descriptor(path) == 1
 
 
 def check_writable(path: Path) -> None:
@@ -21,8 +44,33 @@ def check_writable(path: Path) -> None:
 
     A file is put there for a moment, under another name: permission bits alone do not tell.
     """
+    number = descriptor(path)
+    if number is not None:
+        with _named(path):
+            if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise OSError(errno.EBADF, "it is open for reading only")
+        return
     with _file_beside(path):
         pass
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put a text there: into an open file as it is, elsewhere whole or not at all.
+
+    Raises `OutputError`.
+    """
+    number = descriptor(path)
+    if number is None:
+        write_whole(path, lambda beside: none(beside.write_text(text, encoding="utf-8")))
+        return
+    with _named(path):
+        sys.stdout.flush()
+        with os.fdopen(os.dup(number), "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def none(_written: int) -> None:
+    """For writers that return a length."""
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -43,7 +91,7 @@ def _file_beside(path: Path) -> Iterator[tuple[Path, Path]]:
 
     Raises `OutputError`, also for what goes wrong while it is used.
     """
-    try:
+    with _named(path):
         # Through a symbolic link to what it names: the link stays.
         target = Path(os.path.realpath(path))
         _require_replaceable(path, target)
@@ -53,6 +101,12 @@ def _file_beside(path: Path) -> Iterator[tuple[Path, Path]]:
             yield Path(name), target
         finally:
             Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}): name another file"

@@ -55,8 +55,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--frobnicate"], "penelope: No such option"),
         (["cost"], "penelope cost: Missing option '--model'"),
         (["cost", "--context", "many"], "penelope cost: Invalid value for '--context'"),
-        (["cost", "--model", "qwen3-8b", "--context", "-1"], "penelope cost: context -1 is neg"),
-        ([*COST, "--fraction", "nan"], "penelope cost: fraction nan is not a share"),
+        (["cost", "--model", "qwen3-8b", "--context", "-1"], "penelope cost: --context -1 is neg"),
+        ([*COST, "--fraction", "nan"], "penelope cost: --fraction nan is not a share"),
         (["cost", "--model", "gpt-9", "--context", "9"], "penelope cost: unknown model 'gpt-9'"),
     ],
 )
@@ -125,10 +125,10 @@ def test_missing_extra_names_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setitem(cli.SUBCOMMANDS, "needy", cli.Subcommand("needy_room:needy", ""))
     assert cli.main(["needy"]) == cli.USER_ERROR
-    assert only_line(capsys.readouterr().err) == (
-        f"penelope needy: this needs {missing}, which is not installed: "
-        f'run python -m pip install "penelope-kv[{extra}]"'
-    )
+    root = Path(cli.__file__).parent.parent
+    line = only_line(capsys.readouterr().err)
+    assert line.startswith(f"penelope needy: this needs {missing}, which is not installed: run ")
+    assert line.endswith(f'{sys.executable} -m pip install -e "{root}[{extra}]"')
 
 
 def test_missing_room_is_one_line(
@@ -165,10 +165,9 @@ def test_core_alone_says_what_the_command_line_needs(tmp_path: Path) -> None:
         [sys.executable, "-c", script, "replay"], capture_output=True, text=True, check=False
     )
     assert done.returncode == cli.USER_ERROR
-    assert only_line(done.stderr) == (
-        "penelope replay: this needs click, which is not installed: "
-        'run python -m pip install "penelope-kv[replay]"'
-    )
+    line = only_line(done.stderr)
+    assert line.startswith("penelope replay: this needs click, which is not installed: run ")
+    assert line.endswith('[replay]"')
 
 
 def test_reader_that_leaves_is_no_error() -> None:
@@ -213,7 +212,8 @@ def test_cost_reads_a_configuration_file_or_its_folder(
     [
         (None, "cannot read"),
         (b"", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
+        (b"\xff\xfe", "is UTF-16 text; convert it"),
+        (b"\xff{}", "is not JSON"),
         (b"[1]", "is not a JSON object"),
         (b"{}", "hidden_size is missing"),
         (b'{"model_type": "mamba2"}', "use a model with full attention"),

@@ -143,7 +143,7 @@ def test_what_a_selection_leaves_out_is_said(
     assert cli.main(["replay", "--trace", str(trace), "--max-context", "1000"]) == 0
     shown = capsys.readouterr().out
     assert "1 session left out: the first request is beyond --max-context" in shown
-    assert "1 later request cut off" in shown
+    assert "1 later request not sent" in shown
 
 
 def test_square_brackets_in_a_name_are_no_markup(
@@ -151,7 +151,7 @@ def test_square_brackets_in_a_name_are_no_markup(
 ) -> None:
     path = write(tmp_path / "[red]x.jsonl", weka("a", [640]))
     assert cli.main(["replay", "--trace", str(path), "--policy", "penelope"]) == 0
-    assert capsys.readouterr().out.startswith("[red]x.jsonl: 1 request, 4 sessions")
+    assert capsys.readouterr().out.startswith("[red]x.jsonl: 1 request, 1 session at")
 
 
 def test_the_table_is_printed_although_a_file_cannot_be_written(

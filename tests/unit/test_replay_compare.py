@@ -322,16 +322,16 @@ def sized(
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ({"page_tokens": 15}, "page size of 15 tokens is not a multiple of the trace's hashed"),
-        ({"page_tokens": 0}, "page size of 0 tokens is not a multiple"),
-        ({"page_tokens": -UNIT}, "page size of -10 tokens is not a multiple"),
-        ({"block_tokens": 15}, "block size of 15 tokens is not a multiple of the page size, 10"),
-        ({"block_tokens": 0}, "block size of 0 tokens is not a multiple"),
-        ({"page_tokens": 20, "block_tokens": 30}, "block size of 30 tokens is not a multiple"),
-        ({"page_tokens": 20, "block_tokens": 10}, "block size of 10 tokens is not a multiple"),
-        ({"device_tokens": 9}, "a device of 9 tokens holds no page of 10: give it more"),
-        ({"device_tokens": -5}, "a device of -5 tokens holds no page"),
-        ({"device_tokens": 39, "page_tokens": 40}, "a device of 39 tokens holds no page of 40"),
+        ({"page_tokens": 15}, "--page-tokens 15 is not a multiple of the trace's hashed"),
+        ({"page_tokens": 0}, "--page-tokens 0 is not a multiple"),
+        ({"page_tokens": -UNIT}, "--page-tokens -10 is not a multiple"),
+        ({"block_tokens": 15}, "--block-tokens 15 is not a multiple of the page size, 10"),
+        ({"block_tokens": 0}, "--block-tokens 0 is not a multiple"),
+        ({"page_tokens": 20, "block_tokens": 30}, "--block-tokens 30 is not a multiple"),
+        ({"page_tokens": 20, "block_tokens": 10}, "--block-tokens 10 is not a multiple"),
+        ({"device_tokens": 9}, "--device-tokens 9 holds no page of 10: give it more"),
+        ({"device_tokens": -5}, "--device-tokens -5 holds no page"),
+        ({"device_tokens": 39, "page_tokens": 40}, "--device-tokens 39 holds no page of 40"),
     ],
 )
 def test_sizes_that_do_not_go_together_are_refused(sizes: dict[str, int], says: str) -> None:

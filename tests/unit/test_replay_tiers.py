@@ -237,11 +237,11 @@ def test_a_host_as_large_as_all_histories_loses_nothing() -> None:
 @pytest.mark.parametrize(
     ("host", "swap", "says"),
     [
-        (100, 0, "a swap buffer of 0 tokens is not a whole number of blocks of 20"),
-        (100, -20, "a swap buffer of -20 tokens is not a whole number of blocks of 20"),
-        (100, 30, "a swap buffer of 30 tokens is not a whole number of blocks of 20"),
-        (30, 40, "a host of 30 tokens does not hold its swap buffer of 40: raise --host-tokens"),
-        (47, 60, "a host of 47 tokens does not hold its swap buffer of 60"),
+        (100, 0, "--swap-tokens 0 is not a whole number of blocks of 20"),
+        (100, -20, "--swap-tokens -20 is not a whole number of blocks of 20"),
+        (100, 30, "--swap-tokens 30 is not a whole number of blocks of 20"),
+        (30, 40, "--host-tokens 30 does not hold its swap buffer of 40: raise it"),
+        (47, 60, "--host-tokens 47 does not hold its swap buffer of 60"),
     ],
 )
 def test_a_host_that_does_not_go_with_its_buffer_is_refused(

@@ -96,10 +96,13 @@ def test_with_a_host_other_policies_are_compared_and_drawn(tmp_path: Path) -> No
     ("arguments", "says"),
     [
         ("--host-tokens -1", "--host-tokens is -1: give 0 for one tier, or more"),
-        ("--host-tokens 4096 --swap-tokens 0", "a swap buffer of 0 tokens is not a whole number"),
-        ("--host-tokens 4096 --swap-tokens 100", "a swap buffer of 100 tokens is not a whole"),
-        ("--host-tokens 4096 --swap-tokens 64 --block-tokens 128", "of 64 tokens is not a whole"),
-        ("--host-tokens 1000", "a host of 1000 tokens does not hold its swap buffer of 1024"),
+        ("--host-tokens 4096 --swap-tokens 0", "--swap-tokens 0 is not a whole number"),
+        ("--host-tokens 4096 --swap-tokens 100", "--swap-tokens 100 is not a whole"),
+        (
+            "--host-tokens 4096 --swap-tokens 64 --block-tokens 128",
+            "--swap-tokens 64 is not a whole",
+        ),
+        ("--host-tokens 1000", "--host-tokens 1000 does not hold its swap buffer of 1024"),
         ("--host-tokens 4096 --host-gbps 0", "--host-gbps is 0.0: give a number from"),
         ("--host-tokens 4096 --host-gbps -2", "--host-gbps is -2.0: give a number from"),
         ("--host-tokens 4096 --host-gbps nan", "--host-gbps is nan: give a number from"),

@@ -219,7 +219,8 @@ def test_a_table_of_many_options_is_wide_and_loses_none(
 
 def test_long_settings_are_broken_above_their_panels(small: tuple[Sweep, list[Compared]]) -> None:
     sweep, found = small
-    two = made(concurrency=(1, 2), device_tokens=(64, 262_144), transfers=("overlapped", "serial"))
+    transfers = ("overlapped", "serial")
+    two = made(concurrency=(1, 2), host_tokens=(65_536, 131_072), transfers=transfers)
     one = made(model=("qwen3-235b-a22b",), scheduler=("fcfs",), device_tokens=(393_216,))
     cell = (*two, *one)
     copies = [Compared(n, p, found[0].groups, found[0].ratios) for n in range(9) for p in TWO]

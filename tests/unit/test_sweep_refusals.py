@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def refusal(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str
     [
         ("--policy lru", "unknown policy 'lru': choose from sglang-lru, tail-block"),
         ("--policy penelope,lru", "unknown policy 'lru': choose from"),
-        ("--policy ,", "Invalid value for '--policy': ',' names nothing: give at least one"),
+        ("--policy ,", "Invalid value for '--policy': ',' names nothing at a comma: give a value"),
         ("--policy sglang-hicache", "policy 'sglang-hicache' has two tiers: give --host-tokens"),
         ("--host-tokens 0,65536 --policy independent-tiers", "policy 'independent-tiers' has two"),
         ("--policy penelope --baseline sglang-lru", "the baseline 'sglang-lru' is none of the"),
@@ -49,23 +50,32 @@ def refusal(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str
         ("--concurrency 1.5", "'1.5' is not whole numbers"),
         ("--capacity 1000", "no session fits a device of 960 tokens, the smallest needs"),
         ("--capacity 0", "--device-tokens is 0: give 1 or more"),
-        ("--capacity 60000,63", "a device of 63 tokens holds no page of 64: give it more"),
+        ("--capacity 60000,63", "--device-tokens 63 holds no page of 64: give it more"),
         ("--host-tokens -1", "--host-tokens is -1: give 0 for one tier, or more"),
-        ("--host-tokens 512", "a host of 512 tokens does not hold its swap buffer of 1024"),
+        (
+            "--host-tokens 512",
+            "--host-tokens 512 does not hold its swap buffer of 1024",
+        ),
         ("--scheduler lpm,sjf", "unknown scheduler 'sjf': choose from lpm, fcfs"),
         ("--sticky-shared yes", "'yes' is not true or false"),
         ("--effective-tflops 400,nan", "--effective-tflops is nan: give a number from 1e-6"),
-        ("--seconds-per-prefill -1", "seconds_per_prefill is -1.0: give a number from 0"),
-        ("--block-tokens 100", "a block size of 100 tokens is not a multiple of the page size, 64"),
-        ("--transfers never", "--transfers never is not known: choose from overlapped, serial"),
+        ("--seconds-per-prefill -1", "--seconds-per-prefill is -1.0: give a number from 0"),
+        ("--block-tokens 100", "--block-tokens 100 is not a multiple of the page size, 64"),
+        (
+            "--host-tokens 65536 --transfers never",
+            "--transfers never is not known: choose from overlapped, serial",
+        ),
         ("--groups 0", "--replicates is 0: give 1 or more"),
         ("--sessions 0", "--sessions is 0: give 1 or more"),
         ("--sessions 2,3", "Invalid value for '--sessions': '2,3' is not whole numbers"),
-        ("--seed -1", "generator: seed -1 is out of range"),
+        ("--seed -1", "--seed -1 is out of range for generated sessions"),
         ("--processes 0", "--processes is 0: give 1 or more"),
         ("--trace absent.jsonl", "absent.jsonl"),
         ("--shared-prefix all", "--shared-prefix 'all' is not known; give none, all:N"),
-        ("--format wiki", "--format wiki is not known; give auto, weka, mooncake, agentic"),
+        (
+            "--trace here --format wiki",
+            "--format 'wiki' is not known; give auto, weka, mooncake, agentic",
+        ),
         ("--grid absent.toml", "cannot read absent.toml: No such file or directory"),
         ("--out .", ". holds notes.txt but no sweep: name a new folder with --out"),
         ("--out notes.txt", "--out notes.txt is no folder to write to"),
@@ -148,7 +158,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("--concurrency 2", "other values of concurrency"),
+        ("--chunk-tokens 512", "other values of chunk_tokens"),
         ("--capacity 60000,70000 --scheduler fcfs", "other values of device_tokens, scheduler"),
         ("--policy penelope,tail-block", "other values of policies"),
         ("--seed 1", "other sessions"),
@@ -290,7 +300,4 @@ def test_a_line_of_which_a_part_is_written(folder: Path) -> None:
 )
 def test_ray_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refusal(["--out", str(tmp_path / "out"), *TINY, "--ray"], capsys)
-    assert (
-        'this needs ray, which is not installed: run python -m pip install "penelope-kv[ray]"'
-        in (said)
-    )
+    assert f"this needs ray, which is not installed: run {sys.executable} -m pip install -e" in said

@@ -195,7 +195,7 @@ def test_a_line_cut_short_is_refused(tmp_path: Path) -> None:
         (b'{"a": "\xff"}\n', "is not UTF-8"),
         (b"[" * 100_000, "is not JSON"),
         (b"9" * 5000, "is not JSON"),
-        (b"\x00\x01", "is not JSON"),
+        (b"\x00\x01", "holds zero bytes"),
         (b'"a\\u001b[2Jb"', "is not a JSON object"),
     ],
 )

@@ -67,18 +67,23 @@ class Setting:
         """
         page = unit_tokens if self.page_tokens is None else self.page_tokens
         block = -(-64 // max(1, page)) * page if self.block_tokens is None else self.block_tokens
-        for what, tokens, of, size in (
-            ("page size", page, "the trace's hashed block", unit_tokens),
-            ("block size", block, "the page size", page),
+        for flag, tokens, of, size in (
+            ("--page-tokens", page, "the trace's hashed block", unit_tokens),
+            ("--block-tokens", block, "the page size", page),
         ):
             if tokens < size or tokens % size:
                 raise InvalidConfigError(
-                    f"a {what} of {tokens} tokens is not a multiple of {of}, {size} tokens: "
+                    f"{flag} {tokens} is not a multiple of {of}, {size} tokens: "
                     f"choose a multiple of {size}"
                 )
         if self.device_tokens < page:
             raise InvalidConfigError(
-                f"a device of {self.device_tokens} tokens holds no page of {page}: give it more"
+                f"--device-tokens {self.device_tokens} holds no page of {page}: give it more"
+            )
+        if self.block_tokens is not None and block > self.device_tokens:
+            raise InvalidConfigError(
+                f"--block-tokens {block} is more than the device holds, {self.device_tokens} "
+                "tokens: choose a smaller block"
             )
         return self.device_tokens // page * page, page, block
 
@@ -92,14 +97,14 @@ class Setting:
         _, page, block = self.sizes(unit_tokens)
         if self.swap_tokens < block or self.swap_tokens % block:
             raise InvalidConfigError(
-                f"a swap buffer of {self.swap_tokens} tokens is not a whole number of blocks of "
-                f"{block}: choose a multiple of {block}, one at least"
+                f"--swap-tokens {self.swap_tokens} is not a whole number of blocks of {block}: "
+                f"choose a multiple of {block}, one at least"
             )
         host = self.host_tokens // page * page
         if host < self.swap_tokens:
             raise InvalidConfigError(
-                f"a host of {self.host_tokens} tokens does not hold its swap buffer of "
-                f"{self.swap_tokens}: raise --host-tokens or lower --swap-tokens"
+                f"--host-tokens {self.host_tokens} does not hold its swap buffer of "
+                f"{self.swap_tokens}: raise it or lower --swap-tokens"
             )
         return host, self.swap_tokens
 
@@ -157,6 +162,7 @@ class Ratio:
     """Of the per-group ratios; None where the first policy had zero."""
     groups_better: int
     groups: int
+    groups_equal: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +312,7 @@ def ratios(pairs: Sequence[tuple[Summary, Summary]]) -> dict[str, Ratio]:
             geometric_mean([own / base for base, own in values]) if defined else None,
             sum(own < base for base, own in values),
             len(values),
+            sum(own == base for base, own in values),
         )
     return found
 

@@ -14,3 +14,9 @@ def thousands(value: float) -> int:
     while value >= 1000 and power < 6:
         value, power = value / 1000, power + 1
     return power
+
+
+def percent(ratio: float) -> str:
+    """A ratio as a change in percent, with its sign; what rounds to nothing has none."""
+    shown = f"{100 * (ratio - 1):+.0f}"
+    return "0" if shown in {"+0", "-0"} else shown

@@ -8,9 +8,18 @@ from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import load_model
 from penelope.runtime.replay.compare import Setting
-from penelope.runtime.replay.server import Scheduler, Timing
+from penelope.runtime.replay.server import LONGEST, Scheduler, Timing
 
 TRANSFERS = ("overlapped", "serial")
+
+MOST = 1 << 40
+"""Tokens or sessions: the KV of this many would fill more memory than there is anywhere."""
+
+_SIZES = (
+    *("concurrency", "device_tokens", "host_tokens", "swap_tokens"),
+    *("block_tokens", "page_tokens", "chunk_tokens"),
+)
+_TIMES = ("seconds_per_unit", "seconds_per_prefill", "seconds_per_output_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +49,13 @@ class Options:
     """What a copy gets out of PCIe 5.0 with 16 lanes (63 GB/s each way)."""
     transfers: str = TRANSFERS[0]
 
-    def setting(self) -> Setting:
-        """What they mean.  Raises `PenelopeError` naming the option that cannot be."""
-        for value, flag in (
-            (self.concurrency, "--concurrency"),
-            (self.device_tokens, "--device-tokens"),
-            (self.chunk_tokens, "--chunk-tokens"),
-        ):
-            if value < 1:
-                raise InvalidConfigError(f"{flag} is {value}: give 1 or more")
-        if self.host_tokens < 0:
-            raise InvalidConfigError(
-                f"--host-tokens is {self.host_tokens}: give 0 for one tier, or more"
-            )
-        cost = load_model(self.model)
+    def setting(self, cost: CostModel | None = None) -> Setting:
+        """What they mean; `cost` is the model's, where it has been read already.
+
+        Raises `PenelopeError` naming the option that cannot be.
+        """
+        self._check_numbers()
+        cost = load_model(self.model) if cost is None else cost
         timing = Timing(
             self._seconds_per_unit(cost),
             self.seconds_per_prefill,
@@ -74,6 +76,26 @@ class Options:
             self.host_tokens,
             self.swap_tokens,
         )
+
+    def _check_numbers(self) -> None:
+        for name in ("concurrency", "device_tokens", "chunk_tokens"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(f"{_flag(name)} is {getattr(self, name)}: give 1 or more")
+        if self.host_tokens < 0:
+            raise InvalidConfigError(
+                f"--host-tokens is {self.host_tokens}: give 0 for one tier, or more"
+            )
+        for name in _SIZES:
+            value = getattr(self, name)
+            if value is not None and value > MOST:
+                raise InvalidConfigError(f"{_flag(name)} is {value}: give {MOST} at most")
+        for name in _TIMES:
+            value = getattr(self, name)
+            # So written that "not a number" is refused too.
+            if value is not None and not 0 <= value <= LONGEST:
+                raise InvalidConfigError(
+                    f"{_flag(name)} is {value}: give a number from 0 to {LONGEST:.0f}"
+                )
 
     def _seconds_per_unit(self, cost: CostModel) -> float:
         if self.seconds_per_unit is not None:
@@ -108,3 +130,7 @@ class Options:
             raise InvalidConfigError(
                 f"unknown scheduler '{self.scheduler}': choose from {known}"
             ) from None
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

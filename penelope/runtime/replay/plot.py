@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from penelope.runtime.replay.compare import Comparison, Ratio
-from penelope.runtime.replay.digits import thousands, three_digits
+from penelope.runtime.replay.digits import percent, thousands, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,4 +122,4 @@ def _changes(comparison: Comparison) -> str:
 
 def _change(ratio: Ratio) -> str:
     mean = ratio.geometric_mean
-    return "" if mean is None or mean == 1 else f"  ({100 * (mean - 1):+.0f} %)".replace("-", "−")
+    return "" if mean is None or mean == 1 else f"  ({percent(mean)} %)".replace("-", "−")

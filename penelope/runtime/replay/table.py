@@ -6,7 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from penelope.runtime.replay.compare import Comparison, Ratio
-from penelope.runtime.replay.digits import thousands, three_digits
+from penelope.runtime.replay.digits import percent, thousands, three_digits
 
 WIDTH = 80
 
@@ -90,10 +90,10 @@ def change(ratio: Ratio, *, counted: bool) -> str:
     mean = ratio.geometric_mean
     if mean is None:
         return "-"
-    shown = f"{100 * (mean - 1):+.0f}%" if mean < 10 else f"x{three_digits(mean)}"
-    return (
-        f"{shown} {ratio.groups_better}/{ratio.groups}" if counted and ratio.groups > 1 else shown
-    )
+    shown = f"{percent(mean)}%" if mean < 10 else f"x{three_digits(mean)}"
+    # Where every group ties, "better in none" would read as worse in all.
+    said = counted and ratio.groups > 1 and ratio.groups_equal < ratio.groups
+    return f"{shown} {ratio.groups_better}/{ratio.groups}" if said else shown
 
 
 def _units(units: float) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, NamedTuple
 
 from penelope.policy import POLICIES
+from penelope.policy.cost import CostModel
 from penelope.policy.errors import PenelopeError
+from penelope.runtime.model_config import load_model
 from penelope.runtime.replay.arms import ARMS, switches
 from penelope.runtime.replay.compare import (
     Setting,
@@ -116,16 +118,52 @@ def cells(grids: Sequence[Axes], baseline: str | None) -> tuple[Cell, ...]:
         for name in names:
             switches(name)
         for values in product(*axes.values()):
-            options = Options(**dict(zip(axes, values, strict=True)))
+            options = _told(dict(zip(axes, values, strict=True)))
             policies.setdefault(options, {}).update(dict.fromkeys(names))
     found = []
+    # Once a model, not once a setting: a pipe cannot be read again.
+    costs: dict[str, CostModel] = {}
     for options, chosen in policies.items():
+        if options.model not in costs:
+            costs[options.model] = load_model(options.model)
         if baseline is not None and baseline not in chosen:
             raise SweepError(
                 f"the baseline '{baseline}' is none of the policies {', '.join(chosen)}: "
                 "add it to --policy or choose one of these"
             )
         found.append(
-            Cell(options, options.setting(), tuple(chosen), baseline or next(iter(chosen)))
+            Cell(
+                options,
+                options.setting(costs[options.model]),
+                tuple(chosen),
+                baseline or next(iter(chosen)),
+            )
         )
     return tuple(found)
+
+
+HOST_ONLY = ("swap_tokens", "host_gbps", "transfers")
+"""Options that mean nothing without a host."""
+
+
+def _told(values: Mapping[str, Any]) -> Options:
+    """The options of one combination; those that mean nothing in it are as if not given.
+
+    So that two combinations which differ in them alone are one setting, replayed once.
+    """
+    host = values.get("host_tokens", 0) != 0
+    return Options(**{n: value for n, value in values.items() if host or n not in HOST_ONLY})
+
+
+def narrowed(cells: Sequence[Cell], sessions: int) -> tuple[Cell, ...]:
+    """The cells with no more sessions at a time than a group has."""
+
+    def one(cell: Cell) -> Cell:
+        most = min(cell.options.concurrency, sessions)
+        return replace(
+            cell,
+            options=replace(cell.options, concurrency=most),
+            setting=replace(cell.setting, concurrency=most),
+        )
+
+    return tuple(map(one, cells))

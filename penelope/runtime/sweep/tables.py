@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penelope.runtime.replay.compare import COMPARED, Ratio, Summary, ratios
-from penelope.runtime.sweep.grid import Cell, Row, Sweep, SweepError, Task
+from penelope.runtime.sweep.grid import HOST_ONLY, Cell, Row, Sweep, SweepError, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,21 @@ def varying(cells: Sequence[Cell]) -> list[str]:
     """The options that are not the same in all cells, in their usual order."""
     every = [asdict(cell.options) for cell in cells]
     return [name for name in every[0] if len({options[name] for options in every}) > 1]
+
+
+def named_values(sweep: Sweep, cell: Cell) -> dict[str, Any]:
+    """The options of a cell as tables and pictures show them.
+
+    A model is named as in every other result; by its path where two files have one name.  What
+    means nothing without a host is a dash there.
+    """
+    values = asdict(cell.options)
+    name = cell.setting.cost.name
+    same = {c.options.model for c in sweep.cells if c.setting.cost.name == name}
+    values["model"] = name if len(same) == 1 else cell.options.model
+    if not cell.options.host_tokens:
+        values |= dict.fromkeys(HOST_ONLY, "–")
+    return values
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,8 +1,9 @@
 """The increments format: the turns of synthetic agent sessions, one a line, with global ids.
 
 A session's first line holds its whole prompt; each later line holds only what the prompt gains
-(`hash_ids`, `input_length`), the previous output included.  Gains are whole numbers of 512-token
-blocks, so a prompt is taken to be its earlier blocks, filled up, plus the tokens of its last gain.
+(`hash_ids`, `input_length`), the previous output included.  Gains are whole numbers of blocks (of
+512 tokens, or of the line's `block_size`), so a prompt is taken to be its earlier blocks, filled
+up, plus the tokens of its last gain.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penelope.runtime.traces.lines import Record
-from penelope.runtime.traces.mooncake import BLOCK_TOKENS, lengths_and_ids
+from penelope.runtime.traces.mooncake import BlockSize, lengths_and_ids
 from penelope.runtime.traces.raw import MAX_TOKENS, RawSession, RawStream, RawTurn
 
 
@@ -28,9 +29,10 @@ def read(records: Iterator[Record]) -> Iterator[tuple[int, RawSession]]:
     Raises `TraceError` for a field that is missing or wrong.
     """
     sessions: dict[str, _Session] = {}
+    blocks = BlockSize()
     for record in records:
         name = record.text("session_id")
-        ids, gained, out_tokens = lengths_and_ids(record)
+        ids, gained, out_tokens = lengths_and_ids(record, blocks)
         session = sessions.get(name)
         if session is None:
             arrival = record.number("timestamp") / 1e3 if record.has("timestamp") else 0.0
@@ -44,10 +46,10 @@ def read(records: Iterator[Record]) -> Iterator[tuple[int, RawSession]]:
                     "give each session an id of its own",
                 )
             think = record.number("delay") / 1e3
-        in_tokens = session.length * BLOCK_TOKENS + gained
+        in_tokens = session.length * blocks.tokens + gained
         if in_tokens > MAX_TOKENS:
             raise record.error("input_length", f"makes a prompt of more than {MAX_TOKENS} tokens")
         session.turns.append(RawTurn(session.length, ids, in_tokens, out_tokens, think))
         session.length += len(ids)
     for name, session in sessions.items():
-        yield BLOCK_TOKENS, RawSession(name, [RawStream(session.turns)], session.arrival_s)
+        yield blocks.tokens, RawSession(name, [RawStream(session.turns)], session.arrival_s)

@@ -30,6 +30,11 @@ from penelope.runtime.traces.model import Trace
 from penelope.runtime.traces.options import Selection, SharedPrefix
 from penelope.runtime.traces.raw import MAX_TOKENS, RawSession, RawStream, RawTurn
 
+_FLAGS = {
+    "sessions": "--sessions times --replicates",
+    "max_context": "--max-context",
+    "seed": "--seed",
+}
 _BY_TOOLS = SharedPrefix("by-tools")
 _TOOL_SHARE = 0.78  # of the tools and system prompt, the rest is the system prompt
 _OUTPUT_REPEATED = 0.93
@@ -76,7 +81,8 @@ class GeneratorOptions:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise TraceError(
-                    f"generator: {name} {value} is out of range", f"give {low} to {high}"
+                    f"{_FLAGS.get(name, name)} {value} is out of range for generated sessions",
+                    f"give {low} to {high}",
                 )
         if self.tool_sets > 1 + self.prefix_tokens // 2:
             raise TraceError(
@@ -87,9 +93,9 @@ class GeneratorOptions:
         least = 2 * self.prefix_tokens + 1024
         if self.max_context < least:
             raise TraceError(
-                f"generator: max_context {self.max_context} leaves no room after a prefix of "
-                f"{self.prefix_tokens} tokens",
-                f"give at least {least}, or lower prefix_tokens",
+                f"--max-context {self.max_context} leaves generated sessions no room after a "
+                f"prefix of {self.prefix_tokens} tokens",
+                f"give at least {least}",
             )
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
+from penelope.runtime import inputs
+from penelope.runtime.documents import TwiceError, each_once
 from penelope.runtime.traces.errors import TraceError, quote
-
-_GZIP_MAGIC = b"\x1f\x8b"
-_DAMAGED = "the file is damaged or not complete: fetch it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,38 +91,24 @@ def read_records(path: Path) -> Iterator[Record]:
     Raises `TraceError`: the file cannot be read, is not gzip to its end, or a line is not one
     JSON object.
     """
-    line = 0
+    shown = inputs.shown(path)
     try:
-        with _open(path) as file:
-            for raw in file:
-                line += 1
-                if raw.strip():
-                    yield Record(path, line, _parse(path, line, raw))
-    except EOFError as error:
-        raise TraceError(
-            "the compressed data ends early", _DAMAGED, path=path, line=line + 1
-        ) from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise TraceError(
-            f"the compressed data is corrupt ({error})", _DAMAGED, path=path, line=line + 1
-        ) from error
-    except OSError as error:
-        raise TraceError(
-            f"cannot be read ({error.strerror or error})",
-            "give --trace the path of a readable JSON-lines file, plain or .gz",
-            path=path,
-        ) from error
+        with inputs.opened(path) as source:
+            for line, raw in source.lines():
+                yield Record(shown, line, _parse(shown, line, raw))
+    except inputs.InputError as error:
+        raise TraceError(error.problem, _remedy(error), path=shown, line=error.line) from error
 
 
-def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP_MAGIC
-    return cast("IO[bytes]", gzip.open(path)) if packed else path.open("rb")
+def _remedy(error: inputs.InputError) -> str:
+    if error.problem.startswith("cannot be read"):
+        return "give --trace the path of a readable JSON-lines file, plain or .gz"
+    return error.remedy
 
 
 def _parse(path: Path, line: int, raw: bytes) -> dict[str, object]:
     try:
-        value = json.loads(raw.decode())
+        value = json.loads(raw.decode(), object_pairs_hook=each_once)
     except UnicodeDecodeError as error:
         raise TraceError(
             f"is not UTF-8 text (byte {error.start})",
@@ -134,13 +116,47 @@ def _parse(path: Path, line: int, raw: bytes) -> dict[str, object]:
             path=path,
             line=line,
         ) from error
+    except TwiceError as error:
+        raise TraceError(str(error), "keep one of them", path=path, line=line) from error
     except (ValueError, RecursionError) as error:
-        raise TraceError(f"is not JSON ({error})", _DAMAGED, path=path, line=line) from error
+        problem, remedy = _no_json(raw, error, line)
+        raise TraceError(problem, remedy, path=path, line=line) from error
     if not isinstance(value, dict):
         raise TraceError(
             f"{quote(value)} is not a JSON object",
-            "give a JSON-lines file: one object a line",
+            "give a JSON-lines file: one object a line"
+            + (", as jq -c '.[]' writes them" if isinstance(value, list) else ""),
             path=path,
             line=line,
         )
     return value
+
+
+_CORRECT = "correct the line or remove it"
+
+
+def _no_json(raw: bytes, error: ValueError | RecursionError, line: int) -> tuple[str, str]:
+    """What a line is instead of JSON, and what to do about it."""
+    text = raw.strip()
+    whole = raw.endswith(b"\n")
+    if text.startswith((b"#", b"//")):
+        return "is a comment, which JSON lines do not have", "remove the line"
+    if text.startswith(b"<"):
+        return "is markup: a page about the trace?", "fetch the file itself"
+    if b"\r" in text:
+        return "ends lines with CR alone", "convert the file: tr '\\r' '\\n'"
+    if whole and text.startswith(b"[") and _ends_early(raw, error):
+        return "begins an array of many lines", "write one object a line: jq -c '.[]'"
+    if whole and _ends_early(raw, error):
+        return "begins an object of many lines", "write one object a line: jq -c ."
+    if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
+        return f"is more than one JSON value ({error})", "write one object a line: jq -c ."
+    if not whole and (text.startswith(b"{") or line > 1):
+        return f"is not JSON ({error})", inputs.DAMAGED
+    remedy = _CORRECT if text.startswith(b"{") or line > 1 else "give a JSON-lines file"
+    return f"is not JSON ({error})", remedy
+
+
+def _ends_early(raw: bytes, error: ValueError | RecursionError) -> bool:
+    """Whether what is missing would come after the end of the line."""
+    return isinstance(error, json.JSONDecodeError) and error.pos >= len(raw.decode().rstrip())

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
+from penelope.runtime import inputs
 from penelope.runtime.traces import agentic, mooncake, weka
 from penelope.runtime.traces.assemble import Assembler
 from penelope.runtime.traces.errors import TraceError, one_line, quote
@@ -52,7 +53,8 @@ def load(
 ) -> Trace:
     """Read a trace of one of `FORMATS`, or of the one its first record has (`auto`).
 
-    The whole file is read and checked, whatever part of it is selected.  Raises `TraceError` for
+    `-` is standard input; a pipe is read once, like any file.  The whole file is read and checked,
+    whatever part of it is selected.  Raises `TraceError` for
     an unknown format, a file that is unreadable, empty, damaged, not in the format or in more than
     one, and for a selection that it cannot satisfy.
     """
@@ -61,10 +63,13 @@ def load(
             f"--format {quote(format_name)} is not known", f"give auto, {', '.join(FORMATS)}"
         )
     file = Path(path)
+    shown = inputs.shown(file)
+    # Before it is opened: a pipe that has been read to its end may be gone.
+    title = one_line(inputs.title(file))
     records = read_records(file)
     first = next(records, None)
     if first is None:
-        raise TraceError("is empty", "give a trace with at least one record", path=file)
+        raise TraceError("is empty", "give a trace with at least one record", path=shown)
     name = _detect(first) if format_name == "auto" else format_name
     chosen = FORMATS[name]
     assembler: Assembler | None = None
@@ -75,8 +80,8 @@ def load(
             )
         assembler.add(session)
     if assembler is None:
-        raise TraceError("holds no session", "give a trace with at least one", path=file)
-    return assembler.trace(one_line(str(file)), name)
+        raise TraceError("holds no session", "give a trace with at least one", path=shown)
+    return assembler.trace(title, name)
 
 
 def _detect(first: Record) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penelope.runtime.traces.errors import TraceError, quote
+from penelope.runtime.traces.raw import MAX_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,12 @@ class SharedPrefix:
         if text == "by-tools":
             return SharedPrefix("by-tools")
         kind, _, tokens = text.partition(":")
-        if kind == "all" and tokens.isascii() and tokens.isdigit() and 0 < len(tokens) < 10:
+        if kind == "all" and tokens.isascii() and tokens.isdigit():
+            if len(tokens) > len(str(MAX_TOKENS)) or int(tokens) > MAX_TOKENS:
+                raise TraceError(
+                    f"--shared-prefix {quote(text)} is too long",
+                    f"give {MAX_TOKENS} tokens at most",
+                )
             return SharedPrefix("all", int(tokens))
         raise TraceError(
             f"--shared-prefix {quote(text)} is not known",
