@@ -3,7 +3,7 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu coverage mutation mistakes crosshair verify bench deep exhaustive format clean
+.PHONY: fuzz-cli help demo test setup check lint types imports test-fast test-core test-sglang test-gpu coverage mutation mistakes crosshair verify bench deep exhaustive format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
@@ -73,6 +73,9 @@ bench: setup  ## the core's operations against state size, and the replay's spee
 
 deep: setup  ## the property tests with at least 100,000 steps
 	@$(PY) -m pytest -q tests/property --hypothesis-profile=deep --timeout=0 $(ARGS)
+
+fuzz-cli: setup  ## feed the command line and its readers for half an hour (ARGS="--minutes 5 --seed 7")
+	@$(PY) -m tests.fuzz $(ARGS)
 
 coverage: setup  ## the fast tests reach every line and branch of the policy core (three minutes)
 	@$(PY) -m pytest -q -m "$(fast)" --hypothesis-profile=fast --cov --cov-report= $(ARGS) \

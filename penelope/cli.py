@@ -207,4 +207,7 @@ def command_path(arguments: Sequence[str]) -> str:
 
 def complain(who: str, what: str) -> None:
     with suppress(OSError):  # standard error may be full too; the status says the rest
-        print(f"{who}: {' '.join(what.split())}", file=sys.stderr, flush=True)
+        line = " ".join(what.split())
+        # A name in it may hold anything: nothing that a terminal would obey.
+        safe = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        print(f"{who}: {''.join(safe)}", file=sys.stderr, flush=True)

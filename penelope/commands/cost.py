@@ -49,6 +49,8 @@ def cost(model: str, context: int, fraction: float, start: int, append: int) -> 
     click.echo(
         f"{cost_model.name}: a token at position p costs {float(cost_model.linear):,.0f} + p units"
     )
+    if cost_model.assumed:
+        click.echo(f"assumed: {cost_model.assumed}")
     click.echo(
         f"{predicted.evicted:,} of {context:,} cached tokens evicted, {append:,} tokens appended"
     )

@@ -244,7 +244,7 @@ def replay(
         f"{PurePath(trace.name).name}: {counted(result.policies[names[0]].requests, 'request')}, "
         f"{counted(at_a_time, 'session')} at a time, {device_tokens:,} tokens of KV"
         f"{f' and {host_tokens:,} on the host' if host_tokens else ''}, "
-        f"{setting.cost.name}, {scheduler}"
+        f"{setting.cost.name}{' (layout assumed)' if setting.cost.assumed else ''}, {scheduler}"
     )
     config = {
         "trace": trace.name,

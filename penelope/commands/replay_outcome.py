@@ -45,7 +45,7 @@ def check_outputs(json_path: Path | None, plot_path: Path | None, read: Sequence
         if plot_path.suffix.lower() not in PLOT_SUFFIXES:
             raise OutputError(
                 f"--plot {plot_path} has no suffix that can be drawn: "
-                f"end it in {' or '.join(PLOT_SUFFIXES)}"
+                f"name one that ends in {' or '.join(PLOT_SUFFIXES)}"
             )
         import_or_name_extra("matplotlib")
     taken = {os.path.realpath(path) for path in read}

@@ -59,7 +59,7 @@ def show(sweep: Sweep, found: Sequence[Compared], title: str) -> None:
     for one in found:
         cell = sweep.cells[one.cell]
         base = one.policy == cell.baseline
-        values = named_values(sweep, cell)
+        values = named_values(sweep.cells, cell)
         own = [_short(values[name]) if one.cell != before else "" for name in options]
         shown.add_row(
             *own,

@@ -50,6 +50,8 @@ class CostModel:
     head_dim: int
     kv_heads: int = 1
     """Key-value heads: they decide how much KV there is, not what computing it costs."""
+    assumed: str = ""
+    """What was assumed of the model because it is not known here; empty where nothing was."""
 
     def __post_init__(self) -> None:
         if self.linear < 0:
@@ -114,6 +116,7 @@ def from_hf_config(config: Mapping[str, object], name: str = "") -> CostModel:
         heads=shape.heads,
         head_dim=shape.head_dim,
         kv_heads=shape.kv_heads,
+        assumed=shape.assumed,
     )
 
 
@@ -208,7 +211,9 @@ def predict(model: CostModel, context: int, fraction: float, start: int, append:
     if not 0 <= fraction <= 1:
         raise CostError(f"fraction {fraction} is not a share; give a number from 0 to 1")
     if append < 1:
-        raise CostError(f"append {append} is below 1; a request computes at least one token")
+        raise CostError(
+            f"append {append} is below 1; give 1 or more: a request computes one token at least"
+        )
     evicted = int(Fraction(str(fraction)) * context)
     if not 0 <= start <= context - evicted:
         raise CostError(

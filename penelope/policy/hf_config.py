@@ -7,10 +7,18 @@ outside the layers: biases, norms, rotary tables, embeddings and the output head
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penelope.policy.errors import PenelopeError
+from penelope.policy.hf_layouts import (
+    ENCODER_DECODERS,
+    ENCODERS,
+    EXACT_RECURRENT_TYPES,
+    LAYOUTS,
+    RECURRENT_TYPES,
+    Layout,
+)
 
 
 class ModelConfigError(PenelopeError):
@@ -39,21 +47,25 @@ class Shape:
     head_dim: int
     weights: int
     kv_heads: int
+    assumed: str = ""
+    """What was assumed because the type is not known; empty where nothing was."""
 
-
-# Everything else that uses these field names has a gated MLP: gate, up and down projections.
-_UNGATED = frozenset({"arcee", "gpt_neox", "nemotron", "phi", "starcoder2"})
 
 # Layouts of expert layers that are named by fields whose meaning is not read here.  Guessing would
 # give a wrong cost without a word.
+_RECURRENT_BEGINNINGS = tuple(t for t in RECURRENT_TYPES if t not in EXACT_RECURRENT_TYPES)
+
 _UNREAD_EXPERT_LAYOUTS = (
     "interleave_moe_layer_step",
     "moe_layer_start_index",
+    "moe_layer_end_index",
     "moe_layers_enum",
     "moe_every_n_layers",
     "moe_layer_interval",
     "shared_expert_layers",
 )
+
+_ERNIE_LAYOUT = ("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval")
 
 _RECURRENT_FIELDS = (
     "attn_layer_period",
@@ -68,31 +80,62 @@ _RECURRENT_FIELDS = (
     "ssm_cfg",
     "state_size",
 )
-_RECURRENT_TYPES = (
-    "bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "mamba", "nemotron_h", "qwen3_next",
-    "recurrent_gemma", "rwkv", "zamba",
-)  # fmt: skip
+
+_EXPERT_COUNTS = (
+    *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    *("num_routed_experts",),
+)
+_EXPERTS_CHOSEN = (
+    *("num_experts_per_tok", "moe_k", "moe_topk", "moe_top_k", "num_experts_per_token"),
+)
+_SHARED_COUNTS = (
+    *("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
+)
+
+# Beyond these no model is: a mistake in the file, or a joke.
+_MOST = {
+    "hidden_size": 1 << 20,
+    "num_hidden_layers": 1 << 14,
+    "num_attention_heads": 1 << 14,
+    "num_key_value_heads": 1 << 14,
+    "head_dim": 1 << 14,
+}
+_MOST_OF_OTHERS = 1 << 24
+
+# What says that layers differ in size, or share KV, in a way that is not read here.
+_UNREAD_LAYERS = (
+    *("block_configs", "num_kv_shared_layers", "use_cla", "cross_attention_layers"),
+    *("add_cross_attention", "hidden_size_per_layer_input", "moe_latent_size"),
+)
+
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "CausalLM")
 
 
 def read(config: Mapping[str, object]) -> Shape:
     """Count the weights that one token activates in a dense or mixture-of-experts decoder.
 
-    Fields as Llama, Mistral, Mixtral, Qwen2/3(-MoE), DeepSeek-MoE and GLM-MoE name them; the
-    `text_config` of a multimodal model is read instead when there is one.  `head_dim` defaults to
-    hidden_size / num_attention_heads, `num_key_value_heads` to num_attention_heads.
+    The model's type decides what its fields mean (see `hf_layouts`); the `text_config` of a
+    multimodal model is read instead when there is one.  `head_dim` defaults to hidden_size /
+    num_attention_heads, `num_key_value_heads` to num_attention_heads.  A type that is not known is
+    taken for a plain gated decoder, which `Shape.assumed` says.
 
     Raises `MissingField`, `InvalidField`, or `UnsupportedModel` for sliding-window, chunked,
-    sparse, linear, recurrent, hybrid and latent (MLA) attention and for encoder-decoders, with
-    the reason.
+    sparse, linear, recurrent, hybrid and latent (MLA) attention, for encoders and
+    encoder-decoders, and for experts of a type that is not known to have any, with the reason.
     """
     inner = config.get("text_config")
     if isinstance(inner, Mapping):
         config = inner
+    model_type = _model_type(config)
+    known = LAYOUTS.get(model_type)
+    layout = known or Layout()
+    config = {**config, **{ours: config.get(name) for ours, name in layout.names.items()}}
     _refuse_other_attention(config)
+    _refuse_what_contradicts(config, known)
     hidden = _positive(config, "hidden_size")
     layers = _positive(config, "num_hidden_layers")
     heads = _positive(config, "num_attention_heads")
-    kv_heads = _positive(config, "num_key_value_heads", heads)
+    kv_heads = _kv_heads(config, layout, heads)
     if heads % kv_heads:
         raise InvalidField(
             f"num_key_value_heads {kv_heads} does not divide num_attention_heads {heads}; "
@@ -108,52 +151,128 @@ def read(config: Mapping[str, object]) -> Shape:
     sparse = sum(_sparse_layers(config, layers))
     weights = layers * attention
     if sparse < layers:
-        weights += (layers - sparse) * _mlp(config, hidden, _positive(config, "intermediate_size"))
+        width = _positive(config, "intermediate_size", layout.mlp_factor * hidden or None)
+        weights += (layers - sparse) * _mlp(layout, hidden, width)
     if sparse:
-        weights += sparse * _experts(config, hidden)
-    return Shape(_model_type(config), layers, heads, head_dim, weights, kv_heads)
+        weights += sparse * _experts(config, layout, hidden)
+    assumed = ""
+    if known is None:
+        named = f"model_type {model_type[:60]!r} is" if model_type else "without model_type, it is"
+        assumed = f"{named} not known here: taken for a plain decoder with gated MLPs"
+    return Shape(model_type, layers, heads, head_dim, weights, kv_heads, assumed)
 
 
 def _model_type(config: Mapping[str, object]) -> str:
     value = config.get("model_type", "")
     if not isinstance(value, str):
-        raise InvalidField(f"model_type {value!r} is not a name; give a string")
+        raise InvalidField(f"model_type {_shown(value)} is not a name; give a string")
     return value
 
 
-def _mlp(config: Mapping[str, object], hidden: int, width: int) -> int:
-    return (2 if _model_type(config) in _UNGATED else 3) * hidden * width
+def _kv_heads(config: Mapping[str, object], layout: Layout, heads: int) -> int:
+    if layout.kv_heads == "all":
+        return heads
+    if layout.kv_heads == "multi-query":
+        return heads if config.get("multi_query") is False else 1
+    if layout.kv_heads == "falcon":
+        if config.get("new_decoder_architecture"):
+            return _positive(config, "num_kv_heads", heads)
+        return heads if config.get("multi_query") is False else 1
+    return _positive(config, "num_key_value_heads", heads)
+
+
+def _refuse_what_contradicts(config: Mapping[str, object], known: Layout | None) -> None:
+    """Refuse experts where the type has none, and what no type in the table has."""
+    for field in _UNREAD_LAYERS:
+        if config.get(field):
+            raise UnsupportedModel(
+                f"{field} makes layers differ in a way that is not read here, and a guess would "
+                "give a wrong cost; build CostModel with the model's own linear term instead"
+            )
+    for field in known.requires if known else ():
+        if config.get(field) is None:
+            raise MissingField(f"{field} is missing; add it from the model's config.json")
+    model_type = _model_type(config)
+    if known is None:
+        _refuse_unknown(config, model_type)
+    elif not known.experts and _expert_count(config):
+        raise UnsupportedModel(
+            f"model_type {model_type} has no experts, but {_named(config, _EXPERT_COUNTS)} counts "
+            "some; correct model_type"
+        )
+
+
+def _refuse_unknown(config: Mapping[str, object], model_type: str) -> None:
+    named = sorted(
+        field
+        for field, value in config.items()
+        if value and any(word in field.lower() for word in ("expert", "moe"))
+    )
+    if named:
+        raise UnsupportedModel(
+            f"model_type {model_type[:60]!r} is not known here and has experts "
+            f"({', '.join(named)[:80]}), "
+            "which every type lays out in its own way; build CostModel with its own linear term"
+        )
+    architectures = config.get("architectures")
+    if architectures and not (
+        isinstance(architectures, list | tuple)
+        and any(isinstance(a, str) and a.endswith(_CAUSAL) for a in architectures)
+    ):
+        raise UnsupportedModel(
+            f"architectures {_shown(architectures)} is no causal decoder that is known here; use "
+            "a decoder-only model"
+        )
+
+
+def _mlp(layout: Layout, hidden: int, width: int) -> int:
+    return (3 if layout.gated else 2) * hidden * width
+
+
+def _named(config: Mapping[str, object], fields: Sequence[str]) -> str:
+    """The first of these fields that is there; the first of all if none is."""
+    return next((field for field in fields if config.get(field) is not None), fields[0])
 
 
 def _expert_count(config: Mapping[str, object]) -> int:
-    for field in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if config.get(field) is not None:
-            return _natural(config, field)
-    return 0
+    field = _named(config, _EXPERT_COUNTS)
+    return _natural(_alike(config, field), field, 0)
 
 
-def _experts(config: Mapping[str, object], hidden: int) -> int:
+def _experts(config: Mapping[str, object], layout: Layout, hidden: int) -> int:
     """Weights one token activates in one expert layer: router, chosen and shared experts."""
     count = _expert_count(config)
-    chosen = _positive(config, "num_experts_per_tok")
+    field = _named(config, _EXPERTS_CHOSEN)
+    chosen = _positive(_alike(config, field), field)
     if chosen > count:
         raise InvalidField(
-            f"num_experts_per_tok {chosen} exceeds the {count} experts of a layer; "
+            f"{field} {chosen} exceeds the {count} experts of a layer; "
             "check both against the model's config.json"
         )
-    # Mixtral names its experts' width as a dense model does.
-    widths = ("moe_intermediate_size", "intermediate_size")
-    named = next((f for f in widths if config.get(f) is not None), widths[0])
-    width = _positive(config, named)
-    weights = hidden * count + chosen * _mlp(config, hidden, width)
-    for field in ("n_shared_experts", "num_shared_experts"):
-        if config.get(field) is not None:
-            return weights + _natural(config, field) * _mlp(config, hidden, width)
+    width = _positive(config, layout.expert_width)
+    expert = _mlp(layout, hidden, width)
+    weights = hidden * count + (chosen + layout.shared_as_wide) * expert
+    if not layout.shared_as_wide:
+        shared = _named(config, _SHARED_COUNTS)
+        weights += _natural(_alike(config, shared), shared, 0) * expert
     shared_width = _natural(config, "shared_expert_intermediate_size", 0)
     if shared_width:
         # Qwen2-MoE weighs its shared expert by a gate of one output.
-        weights += _mlp(config, hidden, shared_width) + hidden
-    return weights
+        weights += _mlp(layout, hidden, shared_width) + hidden
+    return weights + _mlp(layout, hidden, _natural(config, "shared_intermediate_size", 0))
+
+
+def _alike(config: Mapping[str, object], field: str) -> Mapping[str, object]:
+    """With one number for a field that lists the same one for every layer."""
+    value = config.get(field)
+    if not isinstance(value, list | tuple):
+        return config
+    if not value or any(entry != value[0] for entry in value):
+        raise UnsupportedModel(
+            f"{field} differs from layer to layer, which is not read here; build CostModel with "
+            "the model's own linear term instead"
+        )
+    return {**config, field: value[0]}
 
 
 def _sparse_layers(config: Mapping[str, object], layers: int) -> Iterator[bool]:
@@ -161,17 +280,24 @@ def _sparse_layers(config: Mapping[str, object], layers: int) -> Iterator[bool]:
     if not _expert_count(config):
         yield from (False for _ in range(layers))
         return
+    ernie = _model_type(config) == "ernie4_5_moe"
     for field in _UNREAD_EXPERT_LAYOUTS:
-        if config.get(field) is not None:
+        if config.get(field) is not None and not (ernie and field in _ERNIE_LAYOUT):
             raise UnsupportedModel(
                 f"{field} places experts in a way that is not read here, and a guess would give a "
                 "wrong cost; build CostModel with the model's own linear term instead"
             )
-    step = _positive(config, "decoder_sparse_step", 1)
-    dense_head = _natural(config, "first_k_dense_replace", 0)
+    step = _positive(config, "moe_layer_interval" if ernie else "decoder_sparse_step", 1)
+    first = _natural(config, "moe_layer_start_index" if ernie else "first_k_dense_replace", 0)
+    last = layers
+    # -1 stands for the last layer.
+    if ernie and config.get("moe_layer_end_index") not in (None, -1):
+        last = _natural(config, "moe_layer_end_index")
     dense = config.get("mlp_only_layers") or []
     if not isinstance(dense, list | tuple) or not all(_is_int(i) for i in dense):
-        raise InvalidField(f"mlp_only_layers {dense!r} is not a list of layer numbers; fix it")
+        raise InvalidField(
+            f"mlp_only_layers {_shown(dense)} is not a list of layer numbers; fix it"
+        )
     frequency = config.get("moe_layer_freq")
     if isinstance(frequency, list | tuple):
         if len(frequency) != layers:
@@ -183,14 +309,23 @@ def _sparse_layers(config: Mapping[str, object], layers: int) -> Iterator[bool]:
         every = _positive(config, "moe_layer_freq", 1)
         chosen = [i % every == 0 for i in range(layers)]
     for i in range(layers):
-        yield i >= dense_head and i not in dense and (i + 1) % step == 0 and chosen[i]
+        yield first <= i <= last and i not in dense and (i + 1) % step == 0 and chosen[i]
 
 
 def _refuse_other_attention(config: Mapping[str, object]) -> None:
     model_type = _model_type(config)
-    if config.get("is_encoder_decoder"):
+    if config.get("is_encoder_decoder") or _is_of(model_type, ENCODER_DECODERS):
         raise UnsupportedModel(
             "encoder-decoder model: its cache is not one causal history; use a decoder-only model"
+        )
+    if (
+        _is_of(model_type, ENCODERS)
+        or config.get("is_causal") is False
+        or config.get("use_bidirectional_attention")
+    ):
+        raise UnsupportedModel(
+            "encoder: a token attends to those behind it too, so nothing of it can be cached; use "
+            "a decoder-only model"
         )
     if config.get("kv_lora_rank") is not None:
         raise UnsupportedModel(
@@ -198,8 +333,8 @@ def _refuse_other_attention(config: Mapping[str, object]) -> None:
             "absorbed form as in its expanded form and the engine chooses per batch, so no single "
             "c is right; use a model with plain or grouped-query attention"
         )
-    if any(config.get(field) is not None for field in _RECURRENT_FIELDS) or model_type.startswith(
-        _RECURRENT_TYPES
+    if any(config.get(field) is not None for field in _RECURRENT_FIELDS) or (
+        model_type.startswith(_RECURRENT_BEGINNINGS) or model_type in EXACT_RECURRENT_TYPES
     ):
         raise UnsupportedModel(
             "linear-attention, state-space or hybrid layers: their state cannot be cut at a "
@@ -221,11 +356,11 @@ def _refuse_layer_types(config: Mapping[str, object]) -> None:
         if kinds is None:
             continue
         if not isinstance(kinds, list | tuple):
-            raise InvalidField(f"{field} {kinds!r} is not a list; give one entry a layer")
+            raise InvalidField(f"{field} {_shown(kinds)} is not a list; give one entry a layer")
         other = next((kind for kind in kinds if kind not in full), None)
         if other is not None:
             raise UnsupportedModel(
-                f"{field} has {other!r} layers: their cost does not grow with position; "
+                f"{field} has {_shown(other)} layers: their cost does not grow with position; "
                 "use a model with full attention in all layers"
             )
 
@@ -249,6 +384,23 @@ def _refuse_windows(config: Mapping[str, object]) -> None:
         )
 
 
+def _is_of(model_type: str, families: Sequence[str]) -> bool:
+    """Whether a type is one of these, or a variant: `deberta` is, as `deberta-v2`."""
+    return model_type not in LAYOUTS and any(
+        model_type == family or model_type.startswith((f"{family}-", f"{family}_"))
+        for family in families
+    )
+
+
+def _shown(value: object) -> str:
+    """A value of the file as an error shows it: of bounded length."""
+    # Python refuses to write down very long numbers.
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"of {value.bit_length():,} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -257,10 +409,16 @@ def _natural(config: Mapping[str, object], field: str, default: int | None = Non
     value = config.get(field)
     if value is None:
         if default is None:
-            raise MissingField(f"{field} is missing; add it from the model's config.json")
+            name = LAYOUTS.get(_model_type(config), Layout()).names.get(field, field)
+            raise MissingField(f"{name} is missing; add it from the model's config.json")
         return default
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidField(f"{field} {value!r} is not a whole number from 0; fix it")
+        raise InvalidField(f"{field} {_shown(value)} is not a whole number from 0; fix it")
+    most = _MOST.get(field, _MOST_OF_OTHERS)
+    if value > most:
+        raise InvalidField(
+            f"{field} {_shown(value)} is more than any model has; give {most} at most"
+        )
     return value
 
 

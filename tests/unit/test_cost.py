@@ -196,7 +196,11 @@ def test_expert_weights(change: dict[str, Any], sparse: int, extra: int) -> None
 
 
 def test_mixtral_experts_have_the_dense_width() -> None:
-    config = DENSE | {"num_local_experts": 16, "num_experts_per_tok": 2}
+    config = DENSE | {
+        "model_type": "mixtral",
+        "num_local_experts": 16,
+        "num_experts_per_tok": 2,
+    }
     assert weights(config) == 4 * (ATTENTION + ROUTER + 2 * MLP)
 
 
@@ -250,7 +254,7 @@ def test_a_missing_expert_field_is_named() -> None:
         ({"num_attention_heads": -8}, "num_attention_heads -8"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3 does not divide"),
         ({"model_type": 7}, "model_type 7"),
-        ({"num_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 1}, "exceeds the 1"),
+        ({**EXPERTS, "num_experts": 1}, "num_experts_per_tok 2 exceeds the 1"),
         ({**EXPERTS, "mlp_only_layers": ["0"]}, "mlp_only_layers"),
         ({**EXPERTS, "moe_layer_freq": [1]}, "moe_layer_freq lists 1 layers of 4"),
         ({"layer_types": "full_attention"}, "layer_types"),

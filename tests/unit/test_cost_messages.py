@@ -53,7 +53,7 @@ def predict(**wrong: Any) -> None:
         ),
         (
             lambda: predict(append=0),
-            "append 0 is below 1; a request computes at least one token",
+            "append 0 is below 1; give 1 or more: a request computes one token at least",
         ),
         (
             lambda: predict(start=71),

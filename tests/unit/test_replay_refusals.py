@@ -81,10 +81,13 @@ def refusal(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str
         ("--json /proc/self/out.json", "/proc/self/out.json cannot be written"),
         ("--json /dev/null", "/dev/null is not a regular file: name another file"),
         ("--plot absent/out.png", "absent is no folder: create it, or name a file elsewhere"),
-        ("--plot out.bmp", "--plot out.bmp has no suffix that can be drawn: end it in .png or"),
+        (
+            "--plot out.bmp",
+            "--plot out.bmp has no suffix that can be drawn: name one that ends in .png or",
+        ),
         (
             "--plot out",
-            "--plot out has no suffix that can be drawn: end it in .png or .pdf or .svg",
+            "--plot out has no suffix that can be drawn: name one that ends in .png or .pdf or",
         ),
         ("--json out.png --plot out.png", "out.png is named twice: give every file a name"),
         ("--json out.png --plot ./out.png", "out.png is named twice: give every file a name"),

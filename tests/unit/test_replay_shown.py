@@ -12,9 +12,10 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from penelope.policy import POLICIES
+from penelope.runtime.replay.colours import LOOKS, look
 from penelope.runtime.replay.compare import COMPARED, Comparison, Ratio, Summary
 from penelope.runtime.replay.digits import thousands, three_digits
-from penelope.runtime.replay.plot import ABLATION, OURS, STOCK, draw, plot
+from penelope.runtime.replay.plot import draw, plot
 from penelope.runtime.replay.table import WIDTH, legend, table
 
 NAMES = list(POLICIES)
@@ -137,8 +138,6 @@ def test_thousands(value: float, power: int) -> None:
 
 # --- picture --------------------------------------------------------------------------------------
 
-COLOURS = {"sglang-lru": STOCK, "penelope": OURS}
-
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
 def test_the_picture_has_a_bar_a_policy_and_room_for_every_label(count: int) -> None:
@@ -149,7 +148,7 @@ def test_the_picture_has_a_bar_a_policy_and_room_for_every_label(count: int) -> 
     for axes in figure.axes:
         bars = axes.patches
         assert len(bars) == count
-        expected = [to_rgb(COLOURS.get(name, ABLATION)) for name in chosen]
+        expected = [to_rgb(look(name).colour) for name in chosen]
         assert [to_rgb(bar.get_facecolor()[:3]) for bar in bars] == expected
         assert axes.get_legend() is None
         frame = axes.get_window_extent()
@@ -210,6 +209,6 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     height, width, _ = pixels.shape
     assert width > 1200
     assert height > 400
-    for colour in (STOCK, ABLATION, OURS):
+    for colour in (LOOKS[name].colour for name in POLICIES):
         near = abs(pixels - to_rgb(colour)).max(axis=2) < 0.01
         assert near.sum() > 10_000, colour

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from penelope import cli
@@ -15,6 +17,8 @@ from penelope.commands.replay import TIERED
 from penelope.commands.sweep_options import chosen
 from penelope.commands.sweep_outcome import show
 from penelope.policy import POLICIES
+from penelope.runtime.replay.arms import ARMS
+from penelope.runtime.replay.colours import LOOKS, OTHER, look
 from penelope.runtime.replay.compare import Ratio
 from penelope.runtime.replay.options import Options
 from penelope.runtime.sweep.grid import Cell, Sweep, SweepError, cells
@@ -178,7 +182,7 @@ def _numbers(line: Line2D) -> list[float]:
 def test_lines_are_the_means_of_the_ratios(small: tuple[Sweep, list[Compared]]) -> None:
     sweep, found = small
     figure = draw(sweep, found, "what $it$ is of")
-    assert figure.get_suptitle() == "what $it$ is of"
+    assert figure.get_suptitle().startswith("what $it$ is of; lines: geometric mean")
     first, second = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["scheduler lpm", "scheduler fcfs"]
     assert [label.get_text() for label in first.get_xticklabels()] == ["1", "2"]
@@ -238,5 +242,69 @@ def test_a_picture_says_what_it_leaves_out(small: tuple[Sweep, list[Compared]]) 
         for policy in cell.policies
     ]
     figure = draw(Sweep(many, sweep.groups), copies, "t")
-    assert figure.get_suptitle() == f"t; the first {PANELS} of {PANELS + 2} settings"
+    assert figure.get_suptitle().endswith(f"; the first {PANELS} of {PANELS + 2} settings")
     assert len(figure.axes) == PANELS
+
+
+# --- what can be told apart in a picture ----------------------------------------------------------
+
+
+def drawn(sweep: Sweep, policies: Sequence[str], found: list[Compared]) -> Figure:
+    """A picture of one panel in which all policies coincide."""
+    (cell,) = made(policy=tuple(policies))
+    copies = [Compared(0, name, found[0].groups, found[0].ratios) for name in policies]
+    return draw(Sweep((cell,), sweep.groups), copies, "t")
+
+
+def test_every_policy_has_a_look_of_its_own() -> None:
+    assert set(LOOKS) == {*POLICIES, *ARMS}
+    assert len({one.colour for one in LOOKS.values()}) == len(LOOKS)
+    assert len({one.marker for one in LOOKS.values()}) == len(LOOKS)
+    assert OTHER not in LOOKS.values()
+
+
+def test_a_policy_looks_the_same_in_every_picture(small: tuple[Sweep, list[Compared]]) -> None:
+    sweep, found = small
+    for policies in (tuple(POLICIES), ("penelope", "tail-block"), ("tail-block", "penelope")):
+        (axes,) = drawn(sweep, policies, found).axes
+        for line in axes.get_lines():
+            name = str(line.get_label())
+            if name in policies:
+                assert (line.get_color(), line.get_marker()) == look(name)
+
+
+@pytest.mark.parametrize("policies", [TIERED, (*POLICIES, *ARMS), ("penelope", "sglang-lru")])
+def test_the_legend_of_a_single_panel_is_whole(
+    policies: tuple[str, ...], small: tuple[Sweep, list[Compared]]
+) -> None:
+    sweep, found = small
+    (options,) = made(policy=tuple(policies), host_tokens=(65_536,))
+    copies = [Compared(0, name, found[0].groups, found[0].ratios) for name in policies]
+    figure = draw(Sweep((options,), sweep.groups), copies, "t")
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == [f"{policies[0]} (baseline)", *policies[1:]]
+    box, page = legend.get_window_extent(), figure.bbox
+    assert page.x0 <= box.x0 < box.x1 <= page.x1
+    assert page.y0 <= box.y0 < box.y1 <= page.y1
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == f"mean TTFT / {policies[0]}"
+    assert axes.get_window_extent().height > 100, "the legend leaves room for the panel"
+
+
+def test_lines_that_coincide_are_all_seen(small: tuple[Sweep, list[Compared]]) -> None:
+    """Thinner ones lie on thicker ones, and marks lie side by side."""
+    sweep, found = small
+    (axes,) = drawn(sweep, tuple(POLICIES), found).axes
+    lines = [line for line in axes.get_lines() if line.get_label() in POLICIES]
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == len(POLICIES)
+    orders = [line.get_zorder() for line in lines]
+    assert orders == sorted(orders)
+    places = [float(np.asarray(line.get_xdata())[0]) for line in lines]
+    assert len(set(places)) == len(POLICIES)
+    dots = [line for line in axes.get_lines() if line.get_label() not in POLICIES]
+    assert dots
+    assert all(line.get_markersize() >= 3 and (line.get_alpha() or 1) > 0.5 for line in dots)

@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from penelope.runtime.replay.colours import is_dark, look
 from penelope.runtime.replay.compare import Comparison, Ratio
 from penelope.runtime.replay.digits import percent, thousands, three_digits
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".pdf", ".svg")
 """What a picture's file name may end in."""
 
-STOCK, ABLATION, OURS = "#8c8c8c", "#9ec5e8", "#d9622b"
 _POWERS = ("", "10³ ", "10⁶ ", "10⁹ ", "10¹² ", "10¹⁵ ", "10¹⁸ ")
 _SMALL = 8
 _LINE = 150
@@ -72,15 +72,11 @@ def draw(comparison: Comparison, title: str) -> Figure:
 
 
 def _bars(axes: Axes, names: list[str], values: list[float]) -> None:
-    axes.barh(names, values, color=[_colour(n, names) for n in names], height=0.68)
+    axes.barh(names, values, color=[look(n).colour for n in names], height=0.68)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.locator_params(axis="x", nbins=6)
     axes.title.set_fontsize(9)
-
-
-def _colour(name: str, names: list[str]) -> str:
-    return OURS if name == "penelope" else STOCK if name == names[0] else ABLATION
 
 
 def _label_ends(axes: Axes, ends: list[float], labels: list[str]) -> None:
@@ -96,7 +92,7 @@ def _label_inside(axes: Axes, names: list[str], shares: list[float]) -> None:
     """Write percentages into the bars where there is room: the axis ends at 100."""
     for row, (name, share) in enumerate(zip(names, shares, strict=True)):
         inside = share > 25
-        dark = not inside or _colour(name, names) == ABLATION
+        white = inside and is_dark(look(name).colour)
         axes.annotate(
             f"{share:.1f} %",
             (share, row),
@@ -105,7 +101,7 @@ def _label_inside(axes: Axes, names: list[str], shares: list[float]) -> None:
             ha="right" if inside else "left",
             va="center",
             size=_SMALL,
-            color="black" if dark else "white",
+            color="white" if white else "black",
         )
     axes.set_xlim(0, 100)
 

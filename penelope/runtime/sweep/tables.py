@@ -114,7 +114,7 @@ def varying(cells: Sequence[Cell]) -> list[str]:
     return [name for name in every[0] if len({options[name] for options in every}) > 1]
 
 
-def named_values(sweep: Sweep, cell: Cell) -> dict[str, Any]:
+def named_values(cells: Sequence[Cell], cell: Cell) -> dict[str, Any]:
     """The options of a cell as tables and pictures show them.
 
     A model is named as in every other result; by its path where two files have one name.  What
@@ -122,7 +122,7 @@ def named_values(sweep: Sweep, cell: Cell) -> dict[str, Any]:
     """
     values = asdict(cell.options)
     name = cell.setting.cost.name
-    same = {c.options.model for c in sweep.cells if c.setting.cost.name == name}
+    same = {c.options.model for c in cells if c.setting.cost.name == name}
     values["model"] = name if len(same) == 1 else cell.options.model
     if not cell.options.host_tokens:
         values |= dict.fromkeys(HOST_ONLY, "–")

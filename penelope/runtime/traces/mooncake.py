@@ -72,11 +72,11 @@ def lengths_and_ids(record: Record, blocks: BlockSize) -> tuple[list[int], int, 
             f"names {len(ids)} blocks, but {in_tokens} tokens are {whole + bool(part)} of {size}"
         )
         fits = next((n for n in _COMMON if len(ids) in (in_tokens // n, -(-in_tokens // n))), None)
-        if fits is None or record.has("block_size"):
+        if not ids or fits is None or record.has("block_size"):
             raise record.error("hash_ids", problem)
         raise record.error(
             "hash_ids",
             f"{problem}, the size that is read",
-            f"if yours have {fits}, say so on every line: jq -c '.block_size = {fits}'",
+            f"if yours have {fits}, add that to every line: jq -c '.block_size = {fits}'",
         )
     return ids, in_tokens, out_tokens
