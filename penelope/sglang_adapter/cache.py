@@ -86,7 +86,7 @@ class PenelopeCache(BasePrefixCache):
             pool = self.token_to_kv_pool_allocator.get_kvcache()
             self.tiers = Tiers(self, HostMemory(pool, options.host_tokens, self.page_size))
         self.slots = SlotTable(self._free_slots, self._free_host, self.device)
-        self.placement = PlacementEvents(params)
+        self.placement = PlacementEvents(params, options.kv_events)
         self.kv_events = self.placement.recorder
         self.weights = 0
         """How often the model's weights have changed: KV of others is another namespace's."""

@@ -1,8 +1,7 @@
 """SGLang's KV placement events, from the core's effects.
 
-Routers keep a map of which blocks a worker holds.  A block is announced when
-its KV arrives in a tier (also when a hole is refilled) and withdrawn when it
-goes, so replaying the events gives exactly the resident blocks of each tier.
+Routers keep a map of which blocks a worker holds.  What they are told, and why
+a hole is not withdrawn, is decided in `penelope.runtime.announcing`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,8 @@ from sglang.srt.mem_cache.events import KVCacheEventRecorder
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.utils import compute_node_hash_values
 
-from penelope.policy import (
-    UNIT_BYTES,
-    Adopt,
-    Effect,
-    Free,
-    Merge,
-    Moved,
-    Node,
-    NodeId,
-    Residency,
-    State,
-)
+from penelope.policy import UNIT_BYTES, Effect, Residency, State
+from penelope.runtime.announcing import Announce, Announcement, announcements
 from penelope.sglang_adapter.paths import extra_key_of, weights_of
 
 if TYPE_CHECKING:
@@ -35,7 +24,6 @@ if TYPE_CHECKING:
 
 
 _MEDIA: Final = {Residency.DEVICE: StorageMedium.GPU, Residency.HOST: StorageMedium.CPU}
-_OTHER: Final = {Residency.DEVICE: Residency.HOST, Residency.HOST: Residency.DEVICE}
 
 
 class _Label:
@@ -49,7 +37,8 @@ class _Label:
 
 
 class PlacementEvents:
-    def __init__(self, params: CacheInitParams) -> None:
+    def __init__(self, params: CacheInitParams, mode: Announce = Announce.STICKY) -> None:
+        self._mode = mode
         self.recorder = KVCacheEventRecorder(
             enabled=params.enable_kv_cache_events,
             page_size=params.page_size,
@@ -68,58 +57,34 @@ class PlacementEvents:
         self.recorder.record_all_cleared()
 
     def record(self, before: State, after: State, effects: Iterable[Effect]) -> None:
-        """Announce what the effects adopted and withdraw what they freed, in their order."""
+        """Announce what a transition changes for routers, in the order in which it happened."""
         if not self.recorder.enabled:
             return
-        survivor: dict[NodeId, NodeId] = {}
-        for effect in effects:
-            if isinstance(effect, Merge):
-                survivor[effect.upper] = effect.node
-        for effect in effects:
-            if isinstance(effect, Adopt | Free | Moved):
-                node = _holder(before, after, survivor, effect.node)
-                if weights_of(node.namespace) != self._weights:
-                    continue
-                label = self._label(node, effect.start, effect.end)
-                match effect:
-                    case Adopt():
-                        self.recorder.record_store(label, _MEDIA[Residency.DEVICE])
-                    case Free(tier=tier):
-                        self.recorder.record_remove(label, _MEDIA[tier])
-                    case Moved(target=target):
-                        # Announced where it is before it is withdrawn from where it was.
-                        self.recorder.record_store(label, _MEDIA[target])
-                        self.recorder.record_remove(label, _MEDIA[_OTHER[target]])
+        for told in announcements(self._mode, before, after, effects):
+            if weights_of(told.namespace) != self._weights:
+                continue
+            tell = self.recorder.record_store if told.stored else self.recorder.record_remove
+            tell(self._label(told), _MEDIA[told.tier])
 
-    def _label(self, node: Node, start: int, end: int) -> _Label:
+    def _label(self, told: Announcement) -> _Label:
         """The span below its whole history: a block's hash chains from the beginning.
 
         Hashing the history again costs about a millisecond for 100,000 tokens, only where
         events are on, and saves keeping the hashes of every node through splits and merges.
         """
-        above = root = _Label(_radix_key(node, 0, 0), None)
+        above = root = _Label(_radix_key(told, 0, 0), None)
         root.hash_value = []
-        if start:
-            above = _Label(_radix_key(node, 0, start), root)
+        if told.start:
+            above = _Label(_radix_key(told, 0, told.start), root)
             above.hash_value = compute_node_hash_values(above, self.recorder.page_size)
-        return _Label(_radix_key(node, start, end), above)
+        return _Label(_radix_key(told, told.start, told.end), above)
 
 
-def _holder(before: State, after: State, survivor: dict[NodeId, NodeId], node: NodeId) -> Node:
-    """A node whose key runs through the span: the node itself, or the one it merged into.
-
-    An effect may name a node that the same transition made and merged or pruned again.
-    """
-    while node in survivor:
-        node = survivor[node]
-    return after.nodes[node] if node in after.nodes else before.nodes[node]
-
-
-def _radix_key(node: Node, start: int, end: int) -> RadixKey:
+def _radix_key(told: Announcement, start: int, end: int) -> RadixKey:
     units = array("I")
-    units.frombytes(node.key[start * UNIT_BYTES : end * UNIT_BYTES])
+    units.frombytes(told.key[start * UNIT_BYTES : end * UNIT_BYTES])
     return RadixKey(
         array("q", units),
-        extra_key=extra_key_of(node.namespace),
-        cache_salt=node.namespace.salt,
+        extra_key=extra_key_of(told.namespace),
+        cache_salt=told.namespace.salt,
     )

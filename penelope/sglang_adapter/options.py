@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from functools import cache
 
 from penelope.policy import Config, Granularity, InvalidConfigError, Position
+from penelope.runtime.announcing import Announce
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Options:
     phantom_rows: int = 16
     host_tokens: int = 0
     swap_tokens: int | None = None
+    kv_events: Announce = Announce.STICKY
     allow_untested: bool = False
 
     def block_for(self, page_size: int) -> int:
@@ -80,6 +82,8 @@ DOCUMENTED: Mapping[str, str] = {
     "included, a multiple of --page-size (default 0: one tier)",
     "PENELOPE_SWAP_TOKENS": "of these, tokens that only exchanges between full tiers use, a "
     "multiple of the block (default 1024, rounded up to whole blocks)",
+    "PENELOPE_KV_EVENTS": "what routers are told by --kv-events-config: sticky (histories, holes "
+    "included) or exact (resident KV, tier by tier; default sticky)",
     "PENELOPE_ALLOW_UNTESTED_SGLANG": "1 to start with an SGLang version that was not tested "
     "(default 0)",
 }
@@ -112,6 +116,9 @@ def read(environment: Mapping[str, str] = os.environ) -> Options:
             "PENELOPE_HOST_TOKENS", environment.get("PENELOPE_HOST_TOKENS", "0"), least=0
         ),
         swap_tokens=None if swap is None else _number("PENELOPE_SWAP_TOKENS", swap),
+        kv_events=Announce(
+            _choice(environment, "PENELOPE_KV_EVENTS", [m.value for m in Announce], "sticky")
+        ),
         allow_untested=switch(environment, "PENELOPE_ALLOW_UNTESTED_SGLANG"),
     )
 

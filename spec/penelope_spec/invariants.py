@@ -202,6 +202,13 @@ TRACE: Final = (
         "have written.",
         "symbolic KV store, tests/property",
     ),
+    Invariant(
+        "announced-covers-resident",
+        Kind.TRACE,
+        "What routers are told of is closed under prefixes after every single event, covers what "
+        "is resident, and names nothing without KV at or behind it that no request holds.",
+        "two strict indexes, tests/property",
+    ),
 )
 
 INVARIANTS: Final[dict[str, Invariant]] = {

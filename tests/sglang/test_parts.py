@@ -220,12 +220,14 @@ def test_only_one_request_refills_over_several_steps() -> None:
 class Router:
     """What a router knows: the blocks of each medium, from the events alone."""
 
-    def __init__(self, page: int) -> None:
+    def __init__(self, page: int, mode: str) -> None:
         from sglang.srt.mem_cache.events import KvEventLoraNames
 
+        from penelope.runtime.announcing import Announce
         from penelope.sglang_adapter.events import PlacementEvents
 
         self.page = page
+        self.closed = mode == "sticky"
         self.held: dict[tuple[str, int], tuple[int, ...]] = {}
         self.events = PlacementEvents(
             SimpleNamespace(
@@ -233,7 +235,8 @@ class Router:
                 page_size=page,
                 dynamo_kv_event_format=False,
                 kv_event_lora_names=KvEventLoraNames(),
-            )
+            ),
+            Announce(mode),
         )
 
     def follow(self, old: State, new: State, effects: tuple[policy.Effect, ...]) -> State:
@@ -243,6 +246,9 @@ class Router:
             if kind == "AllBlocksCleared":
                 self.held.clear()
             elif kind == "BlockStored":
+                parent = event.parent_block_hash
+                if self.closed and parent is not None:
+                    assert (event.medium, parent) in self.held, "its parent is not known"
                 for index, block in enumerate(event.block_hashes):
                     assert (event.medium, block) not in self.held, "announced twice"
                     units = event.token_ids[index * self.page : (index + 1) * self.page]
@@ -256,12 +262,14 @@ class Router:
         return sorted(units for (where, _), units in self.held.items() if where == medium)
 
 
+@pytest.mark.parametrize("mode", ["exact", "sticky"])
 @pytest.mark.parametrize("host", [0, 160], ids=["one-tier", "two-tiers"])
-def test_placement_events_rebuild_the_resident_blocks(host: int) -> None:
-    """Case 82: replaying SGLang's events gives exactly what is resident in each tier, with holes,
-    refills, demotions and promotions."""
+def test_placement_events_rebuild_what_is_announced(host: int, mode: str) -> None:
+    """Replaying SGLang's events gives exactly what is resident in each tier, with holes, refills,
+    demotions and promotions; or, sticky, every history that the tree knows, closed all the time.
+    """
     page = 4
-    router = Router(page)
+    router = Router(page, mode)
     state = policy.empty(
         policy.Config(400 - host, page, 8, host_capacity=host, swap_buffer=16 if host else 0)
     )
@@ -306,6 +314,9 @@ def test_placement_events_rebuild_the_resident_blocks(host: int) -> None:
             ("CPU_PINNED", policy.Residency.HOST),
         ):
             nodes = [n for n in state.nodes.values() if n.residency is residency]
+            if mode == "sticky":
+                told = residency is policy.Residency.DEVICE
+                nodes = [n for n in state.nodes.values() if told and not n.is_root]
             expected = sorted(block for node in nodes for block in pages(node, page))
             assert router.blocks(medium) == expected, step
     assert refilled > 50
