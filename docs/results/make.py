@@ -1,9 +1,10 @@
 """Make everything that the documents say about recorded sessions, or only write it down again.
 
-    python docs/results/make.py weka-500.jsonl.gz    # replay (some ten minutes), then as below
-    python docs/results/make.py --tiers weka-500.jsonl.gz    # with a host (six minutes), ditto
-    python docs/results/make.py --demo               # the demo (half a minute), then as below
-    python docs/results/make.py                      # the tables, from the files
+    python docs/results/make.py replay weka-500.jsonl.gz  # some ten minutes, then as below
+    python docs/results/make.py tiers weka-500.jsonl.gz   # with a host: six minutes, ditto
+    python docs/results/make.py demo                      # half a minute, then as below
+    python docs/results/make.py tables                    # the tables, from the files
+    python docs/results/make.py                           # says what there is, changes nothing
 
 The results go to `weka-500.json`, `weka-500-tiers.json`, `weka-500.png` and `demo.txt` beside this
 file, and from there to what stands between `<!-- table NAME -->` and `<!-- end -->` in the
@@ -12,6 +13,7 @@ documents named below.  Tests compare the documents with the files, and `demo.tx
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -396,11 +398,46 @@ def write_tables() -> None:
         path.write_text(rendered(path.read_text(), runs))
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--demo"]:
+def chosen(doc: str | None, ways: dict[str, tuple[str, ...]], arguments: list[str] | None) -> Any:
+    """The way that a command line names, with its files; None, after the help, if it names none.
+
+    `ways` are the names of what can be done, each with the names of the files that it needs, and
+    `out` for a folder that it makes.  A script that is only looked at, with `--help` or without a
+    word, changes nothing.
+    """
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = parser.add_subparsers(dest="way", metavar="|".join(ways))
+    for way, files in ways.items():
+        one = known.add_parser(way)
+        for file in files:
+            one.add_argument(file, type=Path)
+    given = parser.parse_args(arguments)
+    if given.way is None:
+        parser.print_help()
+        return None
+    for file in ways[given.way]:
+        if file != "out" and not getattr(given, file).is_file():
+            parser.error(f"{getattr(given, file)} is no file: give the {file}")
+    return given
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Do one of these things; without a word which, say what there is and change nothing."""
+    ways = {"replay": ("trace",), "tiers": ("trace",), "demo": (), "tables": ()}
+    given = chosen(__doc__, ways, arguments)
+    if given is None:
+        return 2
+    if given.way == "demo":
         DEMO.write_text(demo_output())
-    elif sys.argv[1:2] == ["--tiers"]:
-        replay(Path(sys.argv[2]), TIER_RUNS, TIER_RESULTS)
-    elif len(sys.argv) > 1:
-        replay(Path(sys.argv[1]), RUNS, RESULTS)
+    elif given.way == "tiers":
+        replay(given.trace, TIER_RUNS, TIER_RESULTS)
+    elif given.way == "replay":
+        replay(given.trace, RUNS, RESULTS)
     write_tables()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """The paper's tables by replay: make them, or only write them down again.
 
-    python docs/results/paper.py weka-500.jsonl.gz OUT    # sweep (see paper.md), then as below
-    python docs/results/paper.py                          # the tables, from the files
+    python docs/results/paper.py sweep weka-500.jsonl.gz OUT  # see paper.md; then as below
+    python docs/results/paper.py tables                       # the tables, from the files
 
 What weka-500.json and weka-500-tiers.json answer already is taken from them.  The rest is one
 `penelope sweep` over the grids of paper.toml: OUT keeps it, so that an interrupted one goes on.
@@ -162,7 +162,16 @@ def turn(units: list[int], keep: int, think_s: float = 0.0) -> Turn:
     return Turn(keep, pack(units[keep:]), pack([]), False, len(units) * BLOCK, 0, think_s)
 
 
-if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        sweep(Path(sys.argv[1]), Path(sys.argv[2]))
+def main(arguments: list[str] | None = None) -> int:
+    """Sweep, or write the tables; without a word which, say what there is and change nothing."""
+    given = make.chosen(__doc__, {"sweep": ("trace", "out"), "tables": ()}, arguments)
+    if given is None:
+        return 2
+    if given.way == "sweep":
+        sweep(given.trace, given.out)
     PAGE.write_text(rendered(PAGE.read_text(), json.loads(RESULTS.read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

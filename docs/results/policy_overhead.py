@@ -2,8 +2,8 @@
 
     python -m benchmarks.policy_overhead --trace weka-500.jsonl.gz --json OVERHEAD
     python -m benchmarks.replay_throughput --json REPLAY
-    python docs/results/policy_overhead.py OVERHEAD REPLAY    # keep them, then as below
-    python docs/results/policy_overhead.py                    # the tables, from the file
+    python docs/results/policy_overhead.py keep OVERHEAD REPLAY  # then as below
+    python docs/results/policy_overhead.py tables                # the tables, from the file
 
 What is kept goes to policy-overhead.json, and from there to the tables of policy-overhead.md.  A
 test compares the two.
@@ -141,9 +141,17 @@ def rendered(text: str, found: Kept) -> str:
     return filled
 
 
-if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        overhead, replay = (json.loads(Path(name).read_text()) for name in sys.argv[1:])
-        text = json.dumps(kept(overhead, replay), indent=1)
-        RESULTS.write_text(text + "\n")
+def main(arguments: list[str] | None = None) -> int:
+    """Keep, or write the tables; without a word which, say what there is and change nothing."""
+    given = make.chosen(__doc__, {"keep": ("overhead", "replay"), "tables": ()}, arguments)
+    if given is None:
+        return 2
+    if given.way == "keep":
+        overhead, replay = (json.loads(f.read_text()) for f in (given.overhead, given.replay))
+        RESULTS.write_text(json.dumps(kept(overhead, replay), indent=1) + "\n")
     PAGE.write_text(rendered(PAGE.read_text(), json.loads(RESULTS.read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

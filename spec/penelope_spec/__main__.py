@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 from penelope.cli import USER_ERROR, complain
-from penelope_spec.cli import CannotVerify, main
+from penelope.policy import PenelopeError
+from penelope_spec.cli import main
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except CannotVerify as error:
+    except PenelopeError as error:
         complain("penelope_spec", str(error))
         sys.exit(USER_ERROR)

@@ -1,4 +1,4 @@
-"""Faults from the field, about holes and block boundaries.  Numbers are those of the fault list."""
+"""Faults from the field, about holes and block boundaries.  Numbers: docs/faults.md."""
 
 from __future__ import annotations
 

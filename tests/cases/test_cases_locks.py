@@ -1,4 +1,4 @@
-"""Faults from the field, about locks, counters and stale plans.  Numbers are the fault list's."""
+"""Faults from the field, about locks, counters and stale plans.  Numbers: docs/faults.md."""
 
 from __future__ import annotations
 

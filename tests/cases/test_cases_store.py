@@ -1,7 +1,7 @@
 """Faults from the field, about real memory: slots, copies between the tiers, and what they hold.
 
 Every slot of the symbolic store holds a digest of the history it was computed for, and every read
-is checked.  Numbers are those of the fault list.
+is checked.  Numbers: docs/faults.md.
 """
 
 from __future__ import annotations

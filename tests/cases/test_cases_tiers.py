@@ -1,4 +1,4 @@
-"""Faults from the field, about two tiers: what a move may and may not do.  Numbers as elsewhere."""
+"""Faults from the field, about two tiers: what a move may do.  Numbers: docs/faults.md."""
 
 from __future__ import annotations
 

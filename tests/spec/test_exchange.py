@@ -195,7 +195,7 @@ def test_what_is_promoted_is_on_the_host_no_more() -> None:
 
 
 def test_the_order_of_drops_is_not_decided_per_tier() -> None:
-    """`drop decided per tier`, DESIGN's order disruption: the oldest goes first, on the host too.
+    """`drop decided per tier`: the oldest goes first, on the host too.
 
     The older history lies on the host.  Tiers that evict independently would drop, for room on
     the device, the younger one that lies there.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penelope.cli import main as penelope
+from penelope.runtime.outputs import OutputError
 from penelope_spec import cli, verify
 from penelope_spec.arithmetic import Arithmetic
 from penelope_spec.smt import Status, integer
@@ -124,8 +125,9 @@ def test_exit_status(
         (["--only", "nobody"], "no theorem is about 'nobody'"),
         (["--josn", "x"], "unrecognized arguments: --josn x"),
         (["--json"], "expected one argument"),
-        (["--json", "/nowhere/at/all.json"], "no directory: make it first"),
-        (["--json", "."], "is a directory: give a file name"),
+        (["--json", "/nowhere/at/all.json"], "/nowhere/at is no folder: create it, or name a file"),
+        (["--json", "/dev/null"], "is not a regular file: name another file"),
+        (["--json", "."], ". is a folder: name a file in it"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(
@@ -144,10 +146,17 @@ def test_an_unwritable_place_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "touch", refuse)
-    with pytest.raises(cli.CannotVerify, match=r"Permission denied.*choose another file"):
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(OutputError, match=r"Permission denied.*name another file"):
         cli.main(["--json", str(tmp_path / "verdicts.json")])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_verdicts_go_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    assert penelope(["verify", "--only", "a victim has KV", "--json", "-"]) == 0
+    shown, told = capfd.readouterr()
+    assert [verdict["name"] for verdict in json.loads(shown)] == ["a victim has KV"]
+    assert "1 of 1 proved" in told
 
 
 def test_the_package_runs_without_the_command_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which history loses KV and where: DESIGN §4, semantics 1 to 3, 9 and 13 to 19, as examples."""
+"""Which history loses KV and where: what is easy to get wrong, as examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stop_of(s: Scene) -> tuple[int, Stop]:
     return s.state.nodes[span[0]].start, reason
 
 
-# 1
+# --- the victim -----------------------------------------------------------------------------------
 
 
 def test_a_victim_is_an_unlocked_leaf_and_the_least_recently_used_goes_first() -> None:
@@ -52,7 +52,7 @@ def test_what_lies_below_a_lock_may_go() -> None:
     assert s.show("abcdef") == "GGG..."
 
 
-# 2 and the four stops
+# --- where the walk stops -------------------------------------------------------------------------
 
 
 def test_the_walk_stops_below_the_root() -> None:
@@ -109,7 +109,7 @@ def test_a_prefix_whose_last_other_user_has_gone_looks_private_unless_sharing_is
         assert s.show("abcd") == left
 
 
-# 3
+# --- pruning --------------------------------------------------------------------------------------
 
 
 def test_no_hole_ends_a_history() -> None:
@@ -137,7 +137,7 @@ def test_a_resident_piece_above_a_hole_stays_evictable() -> None:
     assert not s.state.nodes
 
 
-# 9, 13, 14
+# --- how much goes, in which order ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("need", range(1, 13))
@@ -181,7 +181,7 @@ def test_evicting_nothing_changes_nothing() -> None:
     assert s.state is before
 
 
-# 15, 17, 18, 19
+# --- dead branches, merging, node boundaries ------------------------------------------------------
 
 
 def test_a_dead_branch_hides_the_private_head_until_it_has_gone() -> None:

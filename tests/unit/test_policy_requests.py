@@ -1,4 +1,4 @@
-"""Matching, planning, locking and inserting: DESIGN §4, semantics 4 to 8, 10 to 12 and 20."""
+"""Matching, planning, locking and inserting: what is easy to get wrong, as examples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def holed() -> Scene:
     return s
 
 
-# 4, 5, 20
+# --- what an insertion answers: adopted, resident already, surplus --------------------------------
 
 
 def test_refilling_a_hole_adopts_exactly_what_is_offered() -> None:
@@ -87,7 +87,7 @@ def test_an_offer_must_continue_what_the_tree_has() -> None:
         s.insert("abxyz", start=4)
 
 
-# 6
+# --- what a match answers -------------------------------------------------------------------------
 
 
 def test_a_match_answers_five_different_numbers() -> None:
@@ -134,7 +134,7 @@ def test_a_match_changes_nothing_not_even_recency() -> None:
     assert s.show("old") == "_GG"
 
 
-# 7
+# --- locks belong to token ranges -----------------------------------------------------------------
 
 
 def test_a_split_copies_a_lock_and_one_release_undoes_both_halves() -> None:
@@ -170,7 +170,7 @@ def test_a_receipt_releases_once() -> None:
         s.release(Receipt(ReceiptId(7)))
 
 
-# 8, 12, 13
+# --- admission: lock first, then evict, all or nothing --------------------------------------------
 
 
 def test_admission_never_counts_the_requests_own_prefix_as_evictable() -> None:
@@ -210,7 +210,7 @@ def test_the_matched_path_is_locked_before_anything_is_evicted_for_it() -> None:
     assert (s.show("abcdef"), s.show("xy")) == ("~~GGGG", "..")
 
 
-# 10
+# --- plans and what is in flight ------------------------------------------------------------------
 
 
 def test_a_plan_is_applied_only_to_the_state_it_was_made_on() -> None:
@@ -297,7 +297,7 @@ def test_only_a_span_of_whole_pages_on_the_held_path_is_refilled(start: int, end
         s.refill(r, start, end)
 
 
-# 11
+# --- namespaces -----------------------------------------------------------------------------------
 
 
 def test_namespaces_are_kept_apart_part_by_part() -> None:
