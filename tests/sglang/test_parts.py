@@ -265,7 +265,7 @@ class Router:
 @pytest.mark.parametrize("mode", ["exact", "sticky"])
 @pytest.mark.parametrize("host", [0, 160], ids=["one-tier", "two-tiers"])
 def test_placement_events_rebuild_what_is_announced(host: int, mode: str) -> None:
-    """Replaying SGLang's events gives exactly what is resident in each tier, with holes, refills,
+    """Case 82: SGLang's events tell exactly what is resident in each tier, with holes, refills,
     demotions and promotions; or, sticky, every history that the tree knows, closed all the time.
     """
     page = 4
