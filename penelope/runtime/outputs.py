@@ -108,6 +108,8 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.EPIPE and is_standard_output(path):
+            raise  # a reader that has gone is no error
         raise OutputError(
             f"{path} cannot be written ({error.strerror or error}): name another file"
         ) from error

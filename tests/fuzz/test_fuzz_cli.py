@@ -174,6 +174,7 @@ def read_or_refused(content: bytes) -> None:
 
 
 @given(config=inputs.configurations())
+@example(config={**inputs.DENSE, "hidden_size": 1 << 32})
 def test_a_configuration_has_a_cost_or_is_refused(config: Any) -> None:
     with folder() as path, limited():
         (path / "m.json").write_text(json.dumps(config))

@@ -163,6 +163,14 @@ def test_results_go_to_standard_output(name: str, trace: Path) -> None:
     assert {path.name for path in trace.parent.iterdir()} == {"t.jsonl", "out"}
 
 
+def test_a_reader_of_the_document_that_has_gone_is_no_error(trace: Path) -> None:
+    options = f"replay --policy penelope --trace {trace} --json -"
+    done = bash(f"{' '.join(PENELOPE)} {options} | true; exit ${{PIPESTATUS[0]}}")
+    assert done.returncode in {0, cli.NOBODY_READS}
+    assert "penelope replay: " not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_results_go_to_another_program(trace: Path) -> None:
     """A process substitution is a pipe under /dev/fd."""
     options = f"replay --policy penelope --trace {trace} --json >(cat > {trace.parent}/copy)"
