@@ -140,8 +140,8 @@ class Player:
                 )
                 return _told(answer)
             return await self._post(fields["path"], fields["body"])
-        answer: Answer = await getattr(self, f"_do_{operation.kind}")(fields)
-        return answer
+        done: Answer = await getattr(self, f"_do_{operation.kind}")(fields)
+        return done
 
     # Requests for output
 
