@@ -28,9 +28,10 @@ SHRINKING_SECONDS = 240
 class Fuzzer:
     """Keeps the server that the next episode needs, and counts what happened."""
 
-    def __init__(self, folder: Path, *, stock: bool) -> None:
+    def __init__(self, folder: Path, *, stock: bool, fault: str = "") -> None:
         self.models = models.build(folder / "models")
         self.stock = stock
+        self.fault = fault
         self.server: Server | None = None
         self.counted: Counter[str] = Counter()
 
@@ -41,7 +42,7 @@ class Fuzzer:
         if reference.died or reference.leaks:
             self.stop()
             return judge(episode, reference, reference)
-        run, _ = play(server, episode, script)
+        run, _ = play(server, episode, script, self.fault)
         found = judge(episode, reference, run)
         if any(finding.rule in (LIVES, WAITS, LEAKS) for finding in found):
             self.stop()
@@ -99,6 +100,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keep-going", action="store_true", help="do not end with a finding")
     parser.add_argument("--no-shrink", action="store_true", help="report episodes as drawn")
     parser.add_argument("--stock", action="store_true", help="SGLang's own cache instead")
+    parser.add_argument("--fault", default="", help="to plant, so that something must be found")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz-server"))
     return parser.parse_args(given)
 
@@ -126,7 +128,7 @@ def main(given: list[str] | None = None) -> int:
     began = time.monotonic()
     findings = 0
     with tempfile.TemporaryDirectory(prefix="penelope-fuzz-") as folder:
-        fuzzer = Fuzzer(Path(folder), stock=options.stock)
+        fuzzer = Fuzzer(Path(folder), stock=options.stock, fault=options.fault)
         try:
             if options.episode is not None:
                 todo: Iterator[Episode] = iter([episodes.load(options.episode.read_text())])

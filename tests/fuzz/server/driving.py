@@ -38,16 +38,22 @@ Script = dict[Place, Request]
 _runs = itertools.count()
 
 
-def play(server: Server, episode: Episode, script: Script | None = None) -> tuple[Run, Script]:
-    """The never-evicting run if there is no script yet, else the same requests under pressure."""
+def play(
+    server: Server, episode: Episode, script: Script | None = None, fault: str = ""
+) -> tuple[Run, Script]:
+    """The never-evicting run if there is no script yet, else the same requests under pressure.
+
+    `fault` is planted under pressure, as `tests/sglang/engine_rpc.py` names it.
+    """
     settings = ENOUGH if script is None else {**DEFAULTS, **episode.settings}
-    player = Player(server, episode, script)
+    player = Player(server, episode, script, "" if script is None else fault)
     server.engine.run(player.run(dict(settings)))
     return player.found, player.script
 
 
 class Player:
-    def __init__(self, server: Server, episode: Episode, script: Script | None) -> None:
+    def __init__(self, server: Server, episode: Episode, script: Script | None, fault: str) -> None:
+        self.fault = fault
         self.server = server
         self.engine = server.engine
         self.episode = episode
@@ -91,6 +97,7 @@ class Player:
                 await self._post("/unload_lora_adapter", {"lora_name": name})
             await self._adapter("/load_lora_adapter", models.ADAPTERS[0])
         await self.engine.ask("call", method="penelope_configure", **settings)
+        await self.engine.ask("call", method="penelope_fault", name=self.fault)
 
     async def _idle(self) -> None:
         for _ in range(int(PATIENCE / 0.05)):

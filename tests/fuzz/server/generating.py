@@ -68,7 +68,8 @@ class Writer:
         via = source.choice(["generate", "generate", "engine", "engine", "completions", "chat"])
         prompt = self.prompt()
         sampling = self.sampling(prompt["fresh"][1])
-        sampled = float(sampling.get("temperature", 1.0)) > 0 and sampling.get("top_k") != 1
+        # With a temperature even the log-probabilities of `top_k: 1` depend on the neighbours.
+        sampled = float(sampling["temperature"]) > 0
         found: Fields = {
             "via": via,
             "prompt": prompt,

@@ -26,7 +26,7 @@ RULES = (LIVES, WAITS, LEAKS, CLEAR, QUIET, EQUAL, ALIKE, INTACT)
 CLOSE = ("logprobs", "exact")
 ADAPTERS = {"load", "unload"}
 SLACK = 8
-"""Tokens within which the pool may end a request, beside its last page."""
+"""Tokens that SGLang keeps back beside whole pages."""
 SIGNS = ("Traceback (most recent call last)", "memory leak detected", "Scheduler hit an exception")
 
 
@@ -141,10 +141,18 @@ def _may_be_refused(
         op.kind for operations in episode.phases for op in operations
     }:
         return True  # A load and an unload that overlapped may end either way.
-    near = limit - SERVERS[episode.server].page - SLACK
+    near = _room(episode, limit)
     told = re.search(r"Input length \((\d+) tokens\) exceeds", second.message)
     prompt = int(told[1]) if told else _prompt(first)
     return first.status == 200 and second.status == 400 and prompt >= near
+
+
+def _room(episode: Episode, limit: int) -> int:
+    """Tokens from which on the size of the pool may refuse a prompt or end an output.
+
+    SGLang keeps a page back for the prompt's last one and a page for what is generated.
+    """
+    return limit - 2 * SERVERS[episode.server].page - SLACK
 
 
 def _prompt(answer: Answer) -> int:
@@ -166,13 +174,12 @@ def _differences(episode: Episode, first: Answer, second: Answer, limit: int) ->
         return
     for a, b in zip(first.outputs, second.outputs, strict=True):
         if 0 not in (a.prompt_tokens, b.prompt_tokens) and a.prompt_tokens != b.prompt_tokens:
-            kind = SERVERS[episode.server]
-            if not (kind.truncates and a.prompt_tokens >= limit - kind.page - SLACK):
+            truncates = SERVERS[episode.server].truncates
+            if not (truncates and a.prompt_tokens >= _room(episode, limit)):
                 yield f"prompts of {a.prompt_tokens} and {b.prompt_tokens} tokens"
             continue
         if all(output.finish in ("length", "stop") for output in (a, b)):
-            room = limit - SERVERS[episode.server].page - SLACK
-            yield from _finished(a, b, room)
+            yield from _finished(a, b, _room(episode, limit))
         elif "abort" not in (a.finish, b.finish):
             yield f"finished by {a.finish!r} and by {b.finish!r}"
         else:

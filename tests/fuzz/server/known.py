@@ -50,6 +50,12 @@ KNOWN: tuple[Known, ...] = (
     ),
 )
 
+NOT_ASKED = {
+    "top_logprobs_num beyond the vocabulary": "the scheduler dies in `topk`",
+    "custom_logit_processor that is no JSON": "the scheduler dies in `CustomLogitProcessor.from_str`",
+}
+"""What stops SGLang itself, so that nothing more could be found: no episode asks for it."""
+
 
 def is_known(operation: Operation, answer: Answer) -> bool:
     """Whether an answer that is not clear is one of SGLang's own."""

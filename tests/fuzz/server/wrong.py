@@ -78,7 +78,6 @@ BODIES: tuple[tuple[str, Any], ...] = (
     ("/generate", {"input_ids": [1, 2], "return_logprob": True, "token_ids_logprob": [-1]}),
     ("/generate", {"input_ids": [1, 2], "return_logprob": True, "logprob_start_len": 9}),
     ("/generate", {"input_ids": [1, 2], "return_logprob": True, "top_logprobs_num": -3}),
-    ("/generate", {"input_ids": [1, 2], "custom_logit_processor": "no"}),
     ("/generate", []),
     ("/generate", 5),
     ("/v1/completions", {}),
