@@ -52,7 +52,7 @@ KNOWN: tuple[Known, ...] = (
 
 NOT_ASKED = {
     "top_logprobs_num beyond the vocabulary": "the scheduler dies in `topk`",
-    "custom_logit_processor that is no JSON": "the scheduler dies in `CustomLogitProcessor.from_str`",
+    "custom_logit_processor that is no JSON": "the scheduler dies in `from_str`",
 }
 """What stops SGLang itself, so that nothing more could be found: no episode asks for it."""
 
