@@ -3,7 +3,7 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: fuzz-cli help demo test setup check lint types imports test-fast test-core test-sglang test-gpu coverage mutation mistakes crosshair verify bench deep exhaustive format clean
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu fuzz-cli fuzz-server coverage mutation mistakes crosshair verify bench deep exhaustive format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
@@ -64,6 +64,10 @@ endif
 test-gpu:  ## the tests on an NVIDIA GPU, half an hour (ARGS="--random-weights": no download)
 	@$(venv) sglang
 	@$(PY) -m pytest -q tests/gpu --durations=10 $(ARGS)
+
+fuzz-server:  ## random requests to the running server, half an hour (ARGS="--seed 7 --minutes 5")
+	@$(venv) sglang
+	@OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.server $(ARGS)
 
 verify: setup  ## the proofs of the specification
 	@$(PY) -m penelope verify $(ARGS)

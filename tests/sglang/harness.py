@@ -34,13 +34,17 @@ class EngineDied(AssertionError):
     """The engine failed; the end of its log says why."""
 
 
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Environment for an engine on the CPU, with the tests' plug-in beside the product's."""
+def environment(folder: Path, *plugins: str, **more: str) -> dict[str, str]:
+    """Environment for an engine on the CPU, with the tests' plug-in beside the product's.
+
+    `plugins` are entry points to load as well, as `module:function`.
+    """
     plugin = folder / "penelope_test_rpc-0.dist-info"
     plugin.mkdir(exist_ok=True)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: penelope-test-rpc\nVersion: 0\n")
     (plugin / "entry_points.txt").write_text(
         "[sglang.srt.plugins]\npenelope_test = engine_rpc:load\n"
+        + "".join(f"penelope_test_{n} = {plugin}\n" for n, plugin in enumerate(plugins))
     )
     path = [str(folder), str(HERE), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
@@ -61,7 +65,13 @@ class Engine:
     """Client of `host.py`.  Every call raises `EngineDied` with the log once it is gone."""
 
     def __init__(
-        self, model: Path, *, variables: dict[str, str] | None = None, **arguments: Any
+        self,
+        model: Path,
+        *,
+        variables: dict[str, str] | None = None,
+        host: Path = HERE / "host.py",
+        plugins: tuple[str, ...] = (),
+        **arguments: Any,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="penelope-engine-"))
         self.log = self.folder / "log"
@@ -87,8 +97,8 @@ class Engine:
         listener = Listener(address)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "host.py"), address, json.dumps(settings)],
-                env=environment(self.folder, **(variables or {})),
+                [sys.executable, str(host), address, json.dumps(settings)],
+                env=environment(self.folder, *plugins, **(variables or {})),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
