@@ -39,6 +39,8 @@ TRANSITIONS: Final = (
     "fail",
     "settle",
     "forgo",
+    "line_up",
+    "retire",
 )
 """Every name that a step may have: the functions of `penelope.policy`."""
 

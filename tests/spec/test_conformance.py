@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from penelope.policy import Config, Granularity, Position, Stop, private_span
-from penelope.policy.eviction import stop_reason
+from penelope.policy.walk import stop_reason
 from penelope_spec import (
     INVARIANTS,
     TRANSITIONS,
