@@ -28,7 +28,7 @@ from penelope.policy.tree import Filed, Node, NodeId, Ranking, State, Ticket, Wa
 from penelope.policy.waiting import rank, soonest
 from penelope.policy.walk import device_span, is_victim, private_span
 
-TAU: Final = 32
+TAU: Final = 64
 """Ticks: the age at which a history has a quarter of the weight that it had when it was used."""
 
 Score = tuple[int, int]

@@ -21,7 +21,7 @@ Units = tuple[int, ...]
 Space = tuple[str | None, str | None]
 Where = tuple[Space, Units]
 """A page: its namespace, and the history up to its end."""
-TAU: Final = 32
+TAU: Final = 64
 
 
 class No(Exception):
@@ -196,7 +196,7 @@ class Cache:
         """What losing the next pages would cost, times how soon they will be wanted."""
         at = len(self.span(space, leaf)[0]) - self.rules.page
         classes = [0, *(c * 2**i for c in (1, 3) for i in range(16))]
-        cost = max(c for c in classes if c <= self.rules.linear + at)
+        cost: int = max(c for c in classes if c <= self.rules.linear + at)
         place = self.place(space, leaf)
         if place is not None:
             return cost * (Fraction(1, TAU) + Fraction(1, 2 * (place + 1)))
@@ -312,18 +312,22 @@ class Cache:
             path for path in span if self.pages[space, path].last <= self.pages[space, leaf].last
         ]
         if granularity == "node":
-            gone: list[Units] = []
-            for path in reversed(span):
-                before = path[:-page]
-                gone.append(path)
-                ends = before not in span or self.pages[space, before].cut
-                if ends and len(gone) * page >= need:
-                    break
-            return gone
+            return self.whole_nodes(space, span, need)
         target = len(leaf) - need
         while target % block:
             target -= 1
         return [path for path in reversed(span) if len(path) > target]
+
+    def whole_nodes(self, space: Space, span: list[Units], need: int) -> list[Units]:
+        """From the end of a tail, node by node."""
+        gone: list[Units] = []
+        for path in reversed(span):
+            before = path[: -self.rules.page]
+            gone.append(path)
+            ends = before not in span or self.pages[space, before].cut
+            if ends and len(gone) * self.rules.page >= need:
+                break
+        return gone
 
     def walk_back(
         self, space: Space, leaf: Units, *, own_node: bool, sticky: bool | None = None

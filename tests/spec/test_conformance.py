@@ -120,7 +120,7 @@ def test_the_walk_back_is_the_walk_that_the_theorems_speak_of() -> None:
                 assert found == set(span)
                 top = state.nodes[span[0]].parent
                 assert top is not None
-                assert stop_reason(config, state.nodes[top]) is reason
+                assert stop_reason(config, state.nodes[top], state.nodes[leaf].stamp) is reason
                 reasons[reason] += 1
     assert set(reasons) == set(Stop), "every reason to stop must occur"
 
