@@ -18,7 +18,7 @@ from penelope.commands.effects import (
 from penelope.commands.progress import progress_bar
 from penelope.commands.replay_outcome import Shown, check_outputs, counted, show, write
 from penelope.commands.workload import Workload
-from penelope.policy import POLICIES
+from penelope.policy import ORDERS, POLICIES
 from penelope.policy.cost import PRESET_CONFIGS
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import is_file
@@ -66,6 +66,9 @@ TIERED = (
     help="Which opening tokens sessions share.  [default: none; by-tools generated]",
 )
 @click.option("--subagents/--no-subagents", default=True, show_default=True, help="Run sub-agents.")
+@click.option(
+    "--max-think", type=float, metavar="SECONDS", help="Longest time a client waits to ask again."
+)
 @click.option("--seed", default=0, show_default=True, type=int, help="Of the generator.")
 @click.option(
     "--concurrency",
@@ -108,7 +111,8 @@ TIERED = (
 @click.option(
     "--policy",
     "policies",
-    help=f"Comma-separated; the first is the one compared with: {', '.join(POLICIES)}; with a "
+    help=f"Comma-separated; the first is the one compared with: "
+    f"{', '.join((*POLICIES, *ORDERS))}; with a "
     f"host also {', '.join(ARMS)}.  [default: all of one tier; with a host "
     f"{', '.join(TIERED)}]",
 )
@@ -173,6 +177,7 @@ def replay(
     max_context: int | None,
     shared_prefix: str | None,
     subagents: bool,
+    max_think: float | None,
     seed: int,
     concurrency: int,
     device_tokens: int,
@@ -201,7 +206,15 @@ def replay(
     model, decisions from the policy core that also runs in the engine.
     """
     workload = Workload(
-        path, format_name, sessions, replicates, max_context, shared_prefix, subagents, seed
+        path,
+        format_name,
+        sessions,
+        replicates,
+        max_context,
+        shared_prefix,
+        subagents,
+        seed,
+        max_think,
     )
     workload.check()
     given = {name for name in context.params if _is_given(context, name)}
@@ -256,6 +269,7 @@ def replay(
         "omitted": asdict(trace.omitted),
         "shared_prefix": shared_prefix,
         "subagents": subagents,
+        "max_think_s": max_think,
         "seed": seed if path is None else None,
         "concurrency": concurrency,
         "device_tokens": device_tokens,
@@ -306,7 +320,7 @@ def policy_names(text: str) -> list[str]:
     """The names in a comma-separated list.  Raises `InvalidConfigError` for an unknown one."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if "" in names:
-        known = ", ".join((*POLICIES, *ARMS))
+        known = ", ".join((*POLICIES, *ORDERS, *ARMS))
         raise InvalidConfigError(f"--policy {text!r} names nothing at a comma: choose from {known}")
     for name in names:
         switches(name)

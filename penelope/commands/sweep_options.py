@@ -83,6 +83,7 @@ CONSTANTS: dict[str, Told] = {
     "max_context": Told(("--max-context",), INTEGER, "Tokens of the largest request."),
     "shared_prefix": Told(("--shared-prefix",), WORD, "none, all:N, by-tools."),
     "subagents": Told(("--subagents",), SWITCH, "true, false: whether sub-agents run."),
+    "max_think": Told(("--max-think",), NUMBER, "Seconds that a client thinks at most."),
     "seed": Told(("--seed",), INTEGER, "Of the generator."),
     "baseline": Told(("--baseline",), WORD, "Policy to compare with.  [default: the first]"),
 }

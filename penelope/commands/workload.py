@@ -36,6 +36,8 @@ class Workload:
     """None: `none`; `by-tools` for generated sessions."""
     subagents: bool = True
     seed: int = 0
+    max_think: float | None = None
+    """Seconds that a client waits at most before a request; None: as recorded."""
 
     def check(self) -> None:
         """Raises `PenelopeError` for what can be refused before anything is read."""
@@ -46,6 +48,9 @@ class Workload:
         ):
             if value is not None and value < 1:
                 raise InvalidConfigError(f"{flag} is {value}: give 1 or more")
+        # So written that "not a number" is refused too.
+        if self.max_think is not None and not self.max_think >= 0:
+            raise InvalidConfigError(f"--max-think is {self.max_think}: give seconds, 0 or more")
         if self.path is None and self.format_name not in ("auto", *FORMATS):
             raise TraceError(
                 f"--format {self.format_name} is not known", f"give auto, {', '.join(FORMATS)}"
@@ -53,6 +58,10 @@ class Workload:
 
     def trace(self) -> Trace:
         """All sessions together.  Raises `TraceError`."""
+        trace = self._sessions()
+        return trace if self.max_think is None else trace.with_think_at_most(self.max_think)
+
+    def _sessions(self) -> Trace:
         wanted = None if self.sessions is None else self.sessions * self.groups
         if self.path is None:
             return generate(

@@ -1,6 +1,15 @@
 """The pure core: immutable states, and transitions between them."""
 
-from penelope.policy.config import POLICIES, Config, Granularity, Position, policy
+from penelope.policy.config import (
+    ORDERS,
+    POLICIES,
+    Config,
+    Granularity,
+    Order,
+    Position,
+    ordering,
+    policy,
+)
 from penelope.policy.effects import (
     Adopt,
     Copy,
@@ -31,8 +40,9 @@ from penelope.policy.errors import (
     StalePlan,
     UnknownMove,
     UnknownReceipt,
+    UnknownTicket,
 )
-from penelope.policy.eviction import Evicted, Stop, evict, private_span
+from penelope.policy.eviction import Evicted, evict
 from penelope.policy.keys import UNIT_BYTES, Key, pack
 from penelope.policy.matching import Match, Span, match
 from penelope.policy.moves import (
@@ -47,6 +57,7 @@ from penelope.policy.moves import (
     settle,
 )
 from penelope.policy.planning import Admitted, Plan, admit, plan, reserve
+from penelope.policy.queueing import LinedUp, line_up, retire
 from penelope.policy.transitions import (
     Acquired,
     Inserted,
@@ -73,12 +84,15 @@ from penelope.policy.tree import (
     ReceiptId,
     Residency,
     State,
+    Ticket,
     Totals,
     empty,
 )
+from penelope.policy.walk import Stop, private_span
 
 __all__ = [
     "DEFAULT_NAMESPACE",
+    "ORDERS",
     "POLICIES",
     "UNIT_BYTES",
     "Acquired",
@@ -100,6 +114,7 @@ __all__ = [
     "InvalidKey",
     "Key",
     "Lease",
+    "LinedUp",
     "Match",
     "Merge",
     "Move",
@@ -111,6 +126,7 @@ __all__ = [
     "NotAPrefix",
     "NotBeingRefilled",
     "NothingToMove",
+    "Order",
     "Origin",
     "OverCapacity",
     "PenelopeError",
@@ -131,10 +147,12 @@ __all__ = [
     "Step",
     "Stop",
     "Surplus",
+    "Ticket",
     "Totals",
     "Transfer",
     "UnknownMove",
     "UnknownReceipt",
+    "UnknownTicket",
     "Unmoved",
     "acquire",
     "admit",
@@ -146,9 +164,11 @@ __all__ = [
     "fail",
     "forgo",
     "insert",
+    "line_up",
     "match",
     "next_demotion",
     "next_transfer",
+    "ordering",
     "pack",
     "plan",
     "policy",
@@ -157,6 +177,7 @@ __all__ = [
     "release",
     "reserve",
     "reset",
+    "retire",
     "settle",
     "touch",
 ]

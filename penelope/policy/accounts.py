@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from penelope.policy.config import Order
 from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace
+from penelope.policy.order import ranked
 from penelope.policy.ticks import TickMap
 from penelope.policy.tree import (
     Lease,
@@ -21,10 +23,10 @@ from penelope.policy.tree import (
     Totals,
     live_lease,
 )
+from penelope.policy.walk import is_victim
 
 _DEVICE: Final = Residency.DEVICE
 _HOST: Final = Residency.HOST
-_HOLE: Final = Residency.HOLE
 
 
 class Accounts:
@@ -34,6 +36,7 @@ class Accounts:
         "config",
         "demotable",
         "device",
+        "dirty",
         "due",
         "effects",
         "hole",
@@ -50,11 +53,15 @@ class Accounts:
         "origin",
         "outbound",
         "promote",
+        "ranking",
+        "ranks",
         "reserved",
+        "retired",
         "roots",
         "tick",
         "tiers",
         "victims",
+        "waiting",
     )
 
     def __init__(self, state: State) -> None:
@@ -66,6 +73,12 @@ class Accounts:
         self.moves = state.moves
         self.victims = state.victims
         self.demotable = state.demotable
+        self.retired = state.retired
+        self.waiting = state.waiting
+        self.ranking = state.ranking
+        self.ranks = state.config.order is Order.EXPECTED_COST
+        self.dirty: set[NodeId] = set()
+        """Nodes of which the place in the ranking, or that of what is below, may have changed."""
         (
             self.device,
             self.locked,
@@ -87,6 +100,7 @@ class Accounts:
 
     def close(self) -> tuple[State, tuple[Effect, ...]]:
         """The new state, and what the shell must do."""
+        self.rank()
         return (
             State(
                 self.config,
@@ -113,6 +127,9 @@ class Accounts:
                 self.next_move,
                 self.demotable,
                 self.origin,
+                self.retired,
+                self.waiting,
+                self.ranking,
             ),
             tuple(self.effects),
         )
@@ -165,11 +182,24 @@ class Accounts:
         now = new.stamp if new is not None and is_victim(new) else None
         if was != now:
             self.victims = _moved(self.victims, was, now, new)
+        if (old is not None and old.retired) or (new is not None and new.retired):
+            was = was if old is not None and old.retired else None
+            now = now if new is not None and new.retired else None
+            if was != now:
+                self.retired = _moved(self.retired, was, now, new)
+        if self.ranks and (touched := new or old) is not None:
+            self.dirty.add(touched.id)
         if self.tiers:
             was = old.stamp if old is not None and is_demotable(old) else None
             now = new.stamp if new is not None and is_demotable(new) else None
             if was != now:
                 self.demotable = _moved(self.demotable, was, now, new)
+
+    def rank(self) -> None:
+        """Bring the order by expected cost up to date with what has been written."""
+        if self.dirty:
+            self.ranking = ranked(self, self.dirty)
+            self.dirty.clear()
 
     # Leases and promises
 
@@ -220,11 +250,6 @@ def _moved(
     if now is not None and node is not None:
         order = order.insert(now, node.id)
     return order
-
-
-def is_victim(node: Node) -> bool:
-    """Whether the node is an unlocked leaf with KV, which eviction may begin with."""
-    return not node.children and not node.locks and node.residency is not _HOLE
 
 
 def is_demotable(node: Node) -> bool:

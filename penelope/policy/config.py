@@ -33,6 +33,15 @@ class Granularity(Enum):
     """As many blocks of `Config.block_size` as are needed, no more."""
 
 
+class Order(Enum):
+    """Whose history eviction takes KV from first."""
+
+    LRU = "lru"
+    """The least recently used: SGLang, vLLM and the paper."""
+    EXPECTED_COST = "expected-cost"
+    """The one whose next blocks are cheapest to lose: see `penelope.policy.order`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Sizes are in units: tokens in an engine, hashed blocks in a replay of hashed traces.
@@ -57,6 +66,10 @@ class Config:
     """Units of KV that the host can hold, the swap buffer included; 0 for a single tier."""
     swap_buffer: int = 0
     """Units of the host that only exchanges use; whole blocks."""
+    order: Order = Order.LRU
+    linear_cost: int = 0
+    """What the linear layers cost a unit, as the number of units that would have to precede it for
+    attention to cost as much: `CostModel.linear`, rounded.  Only the order reads it."""
 
     @property
     def host_resident(self) -> int:
@@ -71,15 +84,22 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("device_capacity", "page_size", "block_size", "unit_bytes"):
             self._convert_size(name, least=1)
-        for name in ("host_capacity", "swap_buffer"):
+        for name in ("host_capacity", "swap_buffer", "linear_cost"):
             self._convert_size(name, least=0)
         object.__setattr__(self, "position", _member(Position, "position", self.position))
         object.__setattr__(
             self, "granularity", _member(Granularity, "granularity", self.granularity)
         )
+        object.__setattr__(self, "order", _member(Order, "order", self.order))
         if not isinstance(self.sticky_shared, bool):
             raise InvalidConfigError(
                 f"sticky_shared is {self.sticky_shared!r}: it must be True or False"
+            )
+        switches = self.position, self.granularity
+        if self.order is not Order.LRU and switches != POLICIES["penelope"]:
+            raise InvalidConfigError(
+                f"order '{self.order.value}' weighs blocks at the head of a private span: choose "
+                f"position private-head and granularity block, or order lru"
             )
         if self.block_size % self.page_size:
             raise InvalidConfigError(
@@ -142,11 +162,27 @@ POLICIES: dict[str, tuple[Position, Granularity]] = {
 """The named policies: stock behaviour, the paper's ablation, and Penelope."""
 
 
+ORDERS: dict[str, tuple[Order, bool]] = {
+    "penelope-queue": (Order.LRU, True),
+    "expected-cost-blind": (Order.EXPECTED_COST, False),
+    "expected-cost": (Order.EXPECTED_COST, True),
+}
+"""Penelope's position and granularity in another order: which, and whether the queue is in view."""
+
+
+def ordering(name: str) -> tuple[Order, bool]:
+    """The order of a named policy, and whether it is told of the requests that wait."""
+    return ORDERS.get(name, (Order.LRU, False))
+
+
 def policy(name: str) -> tuple[Position, Granularity]:
     """The switches of a named policy.  Raises `InvalidConfigError` for an unknown name."""
-    try:
-        return POLICIES[name]
-    except (KeyError, TypeError):
+    known = isinstance(name, str)
+    found = POLICIES["penelope"] if known and name in ORDERS else None
+    if known and found is None:
+        found = POLICIES.get(name)
+    if found is None:
         raise InvalidConfigError(
-            f"unknown policy '{name}': choose from {', '.join(POLICIES)}"
-        ) from None
+            f"unknown policy '{name}': choose from {', '.join((*POLICIES, *ORDERS))}"
+        )
+    return found

@@ -24,6 +24,7 @@ from penelope.policy.tree import (
     ReceiptId,
     Residency,
 )
+from penelope.policy.waiting import fallen_back, moved
 
 _NO_CHILDREN: Final[Map[bytes, NodeId]] = Map()
 _DEVICE, _HOST, _HOLE = Residency.DEVICE, Residency.HOST, Residency.HOLE
@@ -80,10 +81,13 @@ class Draft(Accounts):
             children=_NO_CHILDREN.set(self.edge(lower), lower.id),
             branched=False,
             device_below=1 if self.tiers and has_device(lower) else 0,
+            retired=False,
         )
         self.change(parent, parent.with_children(parent.children.set(self.edge(node), upper_id)))
         self.change(node, lower)
         self.add(upper)
+        if node.id in self.waiting.at:
+            self.waiting = moved(self.waiting, node.id, upper_id, at)
         self.effects.append(Split(node.id, upper_id, at))
         return upper, lower
 
@@ -155,7 +159,7 @@ class Draft(Accounts):
     def stamp(self, node: Node) -> Node:
         """Mark the node as the end of a use that happens now."""
         self.tick += 1
-        stamped = node._replace(stamp=self.tick)
+        stamped = node._replace(stamp=self.tick, retired=False)
         self.change(node, stamped)
         at = stamped
         while self.tiers and not has_device(at) and at.parent is not None:
@@ -214,6 +218,8 @@ class Draft(Accounts):
                 return None
             self.effects.append(Remove(node.id))
             parent = self.nodes[node.parent]
+            if node.id in self.waiting.at:
+                self.waiting = fallen_back(self.waiting, node.id, parent)
             left = parent._replace(
                 children=parent.children.delete(self.edge(node)),
                 stamp=max(parent.stamp, node.stamp),
@@ -255,6 +261,8 @@ class Draft(Accounts):
         )
         self.remove(upper)
         self.change(child, merged)
+        if upper.id in self.waiting.at:
+            self.waiting = moved(self.waiting, upper.id, child.id)
         self.effects.append(Merge(upper.id, child.id))
         return merged
 

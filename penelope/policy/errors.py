@@ -55,6 +55,10 @@ class InFlight(Refused):
     """A span on the path is being moved between the tiers: wait for it, or fail the move."""
 
 
+class UnknownTicket(Refused):
+    """The queue has no such ticket."""
+
+
 class UnknownMove(Refused):
     """The move was never started, or it has ended: a late completion changes nothing."""
 

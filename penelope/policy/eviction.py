@@ -2,65 +2,16 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
-from penelope.policy.accounts import is_victim
 from penelope.policy.amounts import amount
 from penelope.policy.config import Config, Granularity, Position
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace
-from penelope.policy.matching import Nodes
+from penelope.policy.order import first_victim, share
 from penelope.policy.tree import Node, NodeId, Residency, State
-
-
-class Stop(Enum):
-    """Why the walk from a leaf towards the root went no further."""
-
-    ROOT = "the predecessor is the root"
-    SHARED = "the predecessor has more than one child: it and all above is a shared prefix"
-    LOCKED = "the predecessor is in use by a running request"
-    HOLE = "the predecessor's KV has been evicted already"
-
-
-def stop_reason(config: Config, predecessor: Node) -> Stop | None:
-    """Why a walk must stop below this node; None when it may go on to it."""
-    shared = len(predecessor.children) > 1 or (config.sticky_shared and predecessor.branched)
-    return stop_below(predecessor, shared=shared)
-
-
-def stop_below(predecessor: Node, *, shared: bool) -> Stop | None:
-    """The same, where it is known whether the predecessor is shared: eviction and demotion differ
-    in which children count.
-    """
-    if predecessor.is_root:
-        return Stop.ROOT
-    if shared:
-        return Stop.SHARED
-    if predecessor.locks:
-        return Stop.LOCKED
-    if predecessor.residency is Residency.HOLE:
-        return Stop.HOLE
-    return None
-
-
-def private_span(config: Config, nodes: Nodes, leaf: NodeId) -> tuple[list[NodeId], Stop]:
-    """Walk from a victim leaf to the earliest evictable point of its private history.
-
-    Returns the nodes from that point down to the leaf, in position order, and why it is the
-    earliest.  Linear in the nodes of the private span.
-    """
-    node = nodes[leaf]
-    span = [leaf]
-    while True:
-        predecessor = nodes[_parent(node)]
-        reason = stop_reason(config, predecessor)
-        if reason is not None:
-            span.reverse()
-            return span, reason
-        span.append(predecessor.id)
-        node = predecessor
+from penelope.policy.walk import is_victim, parent_of, private_span
 
 
 class Evicted(NamedTuple):
@@ -71,7 +22,7 @@ class Evicted(NamedTuple):
 
 
 def evict(state: State, need: int) -> Evicted:
-    """Drop at least `need` units of unlocked KV, from the least recently used history on.
+    """Drop at least `need` units of unlocked KV, from the first history of the order on.
 
     One order for both tiers: which units are dropped does not depend on where they lie.
 
@@ -97,9 +48,8 @@ def evict_in(draft: Draft, need: int) -> int:
     """Evict inside a transition that has made sure that `need` is evictable."""
     freed = 0
     while freed < need:
-        leaf = draft.victims.first()
-        assert leaf is not None, "evictable KV without a victim leaf"
-        freed += _drain(draft, leaf, need - freed)
+        leaf = first_victim(draft)
+        freed += _drain(draft, leaf, share(draft, leaf, need - freed))
     return freed
 
 
@@ -141,7 +91,7 @@ def _drain_tail(draft: Draft, leaf: Node, need: int) -> int:
         draft.drop(leaf)
         draft.prune(leaf.id)
         start = leaf.start
-        above = draft.nodes.get(_parent(leaf))
+        above = draft.nodes.get(parent_of(leaf))
         # What was used later than this history has its own turn in the order.
         if above is None or not is_victim(above) or above.stamp > last_use:
             break
@@ -161,8 +111,3 @@ def tail_target(config: Config, end: int, need: int) -> int:
     if config.granularity is Granularity.NODE:
         return end - need
     return max(0, (end - need) // config.block_size * config.block_size)
-
-
-def _parent(node: Node) -> NodeId:
-    assert node.parent is not None, "a root is never a victim"
-    return node.parent

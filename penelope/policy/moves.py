@@ -18,10 +18,10 @@ from penelope.policy.config import Position
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Copy, Effect, Moved, Unmoved
 from penelope.policy.errors import InsufficientSpace, InvalidAmount, NothingToMove, UnknownMove
-from penelope.policy.eviction import stop_below
-from penelope.policy.matching import Nodes
+from penelope.policy.order import first_to_demote
 from penelope.policy.transitions import Step
 from penelope.policy.tree import Move, MoveId, Node, NodeId, Receipt, Residency, State
+from penelope.policy.walk import device_span
 
 
 class Transfer(NamedTuple):
@@ -113,7 +113,7 @@ def next_demotion(state: State, units: int) -> Transfer | None:
     most = whole_number(units)
     if most is None:
         raise InvalidAmount(f"cannot demote {units!r} units: give a whole number")
-    leaf = state.demotable.first()
+    leaf = first_to_demote(state)
     room = state.config.host_capacity - state.host_used
     units = min(most, room) // state.config.page_size * state.config.page_size
     if leaf is None or units <= 0:
@@ -122,20 +122,9 @@ def next_demotion(state: State, units: int) -> Transfer | None:
     if state.config.position is Position.TAIL:
         return Transfer(node.id, max(node.start, node.end - units), node.end, Residency.HOST)
     if state.config.position is Position.PRIVATE_HEAD:
-        node = _device_head(state.nodes, node)
+        span = device_span(state.nodes, leaf)
+        node = [above for above in span if above.residency is Residency.DEVICE][-1]
     return Transfer(node.id, node.start, min(node.end, node.start + units), Residency.HOST)
-
-
-def _device_head(nodes: Nodes, leaf: Node) -> Node:
-    """The first device node of the private span that ends in `leaf`; host spans are passed by."""
-    head = node = leaf
-    while True:
-        assert node.parent is not None, "the walk stops below the root"
-        node = nodes[node.parent]
-        if stop_below(node, shared=node.device_below > 1):
-            return head
-        if node.residency is Residency.DEVICE:
-            head = node
 
 
 def begin(state: State, transfer: Transfer) -> Begun:

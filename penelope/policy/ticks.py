@@ -77,6 +77,26 @@ class TickMap(NamedTuple, Generic[V]):
         value: V = trie[1]
         return value
 
+    def first_entry(self) -> tuple[int, V]:
+        """The smallest tick with its value.  The map must not be empty."""
+        return self._entry(1)
+
+    def last_entry(self) -> tuple[int, V]:
+        """The largest tick with its value.  The map must not be empty."""
+        return self._entry(-1)
+
+    def _entry(self, side: int) -> tuple[int, V]:
+        """The entry at one end of the order: the first child of every trie node, or the last."""
+        trie, tick = self.trie, 0
+        for height in range(self.height, -1, -1):
+            mask: int = trie[0]
+            lowest = (mask & -mask).bit_length() - 1
+            tick = tick << _BITS | (lowest if side > 0 else mask.bit_length() - 1)
+            if height:
+                trie = trie[side]
+        value: V = trie[side]
+        return tick, value
+
     def in_order(self) -> Iterator[tuple[int, V]]:
         """Pairs (tick, value), smallest tick first."""
 

@@ -29,6 +29,7 @@ from penelope.policy.tree import (
     Residency,
     State,
 )
+from penelope.policy.waiting import forgotten
 
 
 class Step(NamedTuple):
@@ -299,5 +300,6 @@ def reset(state: State) -> Step:
         next_receipt=state.next_receipt,
         next_move=state.next_move,
         origin=state.origin,
+        waiting=forgotten(state.waiting),
     )
     return Step(fresh, (Reset(),))

@@ -16,6 +16,8 @@ from penelope.policy.ticks import TickMap
 NodeId = NewType("NodeId", int)
 ReceiptId = NewType("ReceiptId", int)
 MoveId = NewType("MoveId", int)
+Ticket = NewType("Ticket", int)
+"""A request that waits, as `line_up` names it."""
 
 
 class Namespace(NamedTuple):
@@ -70,6 +72,8 @@ class Node(NamedTuple):
     """The move that is taking this span to the other tier: the span is in flight."""
     device_below: int = 0
     """Children with device KV in their subtree.  Kept only where there is a host tier."""
+    retired: bool = False
+    """Whether the history that ends in this leaf will not come back."""
 
     @property
     def length(self) -> int:
@@ -98,10 +102,13 @@ class Node(NamedTuple):
             self.branched,
             self.move,
             self.device_below,
+            self.retired,
         )
 
     def with_children(self, children: Map[bytes, NodeId]) -> Node:
-        """The same node with other children.  Once it had two at once, it has `branched`."""
+        """The same node with other children: it has `branched` once it had two at once, and no
+        history ends in it while it has any.
+        """
         return Node(
             self.id,
             self.parent,
@@ -117,6 +124,7 @@ class Node(NamedTuple):
             self.branched or len(children) > 1,
             self.move,
             self.device_below,
+            self.retired and not children,
         )
 
 
@@ -135,6 +143,7 @@ ON_SPLIT: Final = {
     "branched": "the lower half keeps it: only its end ever branched",
     "move": "copied: the move covers both halves",
     "device_below": "the lower half keeps it; the upper half has one such child or none",
+    "retired": "the lower half keeps it: the history ends there",
 }
 """What happens to each field of a node when it is split (checked to be complete by a test)."""
 
@@ -187,6 +196,46 @@ class Move(NamedTuple):
         return self.end - self.start
 
 
+class Place(NamedTuple):
+    """Up to where a waiting request matched: `end` lies in this node.  None where nothing did."""
+
+    node: NodeId | None
+    end: int
+
+
+class Waiting(NamedTuple):
+    """The queue: requests that wait, and the histories that they will use."""
+
+    order: tuple[Ticket, ...] = ()
+    """In the order in which they will be served, which is that of their numbers."""
+    places: Map[Ticket, Place] = Map()
+    at: Map[NodeId, tuple[Ticket, ...]] = Map()
+    """The tickets by the node of their place."""
+    next_ticket: int = 0
+
+
+class Filed(NamedTuple):
+    """Where a victim stands in the order by expected cost."""
+
+    cost: int
+    """Of a unit at the next block to go, rounded down to a class."""
+    at: int
+    """The position of that block."""
+    tick: int
+    """The stamp of a history that is idle; the ticket of one that waits."""
+    waits: bool
+
+
+class Ranking(NamedTuple):
+    """The victims by class of cost.  Kept only under `Order.EXPECTED_COST`."""
+
+    filed: Map[NodeId, Filed] = Map()
+    idle: Map[int, TickMap[NodeId]] = Map()
+    """Of each class that has any, the idle ones by stamp."""
+    waiting: Map[int, TickMap[NodeId]] = Map()
+    """Of each class that has any, those that wait, the last to be served first."""
+
+
 class Totals(NamedTuple):
     """Incremental counters, in units.  They equal a recount at all times (`accounting`)."""
 
@@ -232,6 +281,10 @@ class State:
     """What would be the victims if histories that are wholly on the host were gone, by stamp."""
     origin: Origin = field(default_factory=Origin, compare=False)
     """The cache that this is a state of: every later state has the same."""
+    retired: TickMap[NodeId] = field(default_factory=TickMap)
+    """The victims that will not come back, by stamp: they go before all others."""
+    waiting: Waiting = field(default_factory=Waiting)
+    ranking: Ranking = field(default_factory=Ranking)
 
     @property
     def used(self) -> int:

@@ -98,6 +98,9 @@ class Picture:
         forks = {(node,) for node, drawn in self.nodes.items() if drawn.children > 1}
         facts |= {name: set() for name in DERIVED}
         facts["forks"] |= forks
+        facts["later"] |= {
+            (n, m) for n in spans for m in spans if self.nodes[n].stamp > self.nodes[m].stamp
+        }
         return {name: frozenset(rows) for name, rows in facts.items()}
 
 

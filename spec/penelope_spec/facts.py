@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, TypedDict
@@ -16,6 +17,7 @@ from penelope.policy import (
     Receipt,
     Refused,
     State,
+    Ticket,
     Transfer,
 )
 from penelope_spec.balance import recount
@@ -39,6 +41,8 @@ TRANSITIONS: Final = (
     "fail",
     "settle",
     "forgo",
+    "line_up",
+    "retire",
 )
 """Every name that a step may have: the functions of `penelope.policy`."""
 
@@ -46,6 +50,8 @@ EVICTING: Final = ("evict", "admit", "reserve")
 """The transitions that may drop KV, and then exactly a shortfall."""
 MOVES: Final = ("begin", "end", "fail", "settle", "forgo")
 """The transitions that carry out what eviction has decided: they drop nothing, and give nothing."""
+FORESIGHT: Final = ("line_up", "retire")
+"""The transitions that say what will be used, and change nothing but whose turn it is."""
 USES: Final = ("touch", "insert", "checkpoint", "admit")
 """The transitions that count as a use of a history, now."""
 
@@ -85,6 +91,8 @@ class Facts(TypedDict, total=False):
     """Argument of `plan`."""
     at_most: int
     """Argument of `match` and `plan`."""
+    queue: Sequence[Ticket | Match]
+    """Argument of `line_up`, where a refusal is judged."""
 
 
 _REQUIRED: Final[dict[str, tuple[str, ...]]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Unpack
 
 from penelope.policy import Refused, State
-from penelope_spec import balance, facts, flight, formulas, one_tier, steps, structure
+from penelope_spec import balance, facts, flight, formulas, one_tier, ranking, steps, structure
 from penelope_spec.facts import Facts, Happened, Turned
 from penelope_spec.registry import Invariant, Kind, Violation
 
@@ -79,6 +79,22 @@ STATE: Final = (
         formula=formulas.stamps,
     ),
     Invariant(
+        "queue-kept",
+        Kind.STATE,
+        "Tickets stand in the order in which their requests will be served, each at a place in "
+        "some node of a tree, and are listed by it.",
+        "predicate",
+        on_state=ranking.queue_kept,
+    ),
+    Invariant(
+        "ranking-kept",
+        Kind.STATE,
+        "The indexes of retired victims, and of victims by class of cost, hold exactly what a "
+        "search would find, each where the search would put it.",
+        "predicate",
+        on_state=ranking.ranking_kept,
+    ),
+    Invariant(
         "merged",
         Kind.STATE,
         "Between neighbours on a single-child chain something differs that a decision can see.",
@@ -126,6 +142,14 @@ STEP: Final = (
         "node granularity), and nothing where there is no shortfall.",
         "predicate, z3",
         on_step=steps.minimal_eviction,
+    ),
+    Invariant(
+        "order-followed",
+        Kind.STEP,
+        "Eviction begins with the history that is first in the order in force; one that waits "
+        "never goes before an idle one that costs no more and was used no later.",
+        "predicate (on evict and reserve), z3",
+        on_step=ranking.order_followed,
     ),
     Invariant(
         "history-intact",

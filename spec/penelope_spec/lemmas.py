@@ -7,6 +7,7 @@ from typing import Final
 from penelope_spec.arithmetic import Arithmetic
 from penelope_spec.counters import ANY_TREE, accounting
 from penelope_spec.logic import Element
+from penelope_spec.orders import orders
 from penelope_spec.smt import every, integer, real, some, when
 from penelope_spec.swap import admission, exchange
 
@@ -194,4 +195,5 @@ def numbers() -> list[Arithmetic]:
         *locks(),
         *admission(),
         *exchange(),
+        *orders(),
     ]

@@ -46,7 +46,11 @@ RELATIONS: Final[dict[str, tuple[Sort, ...]]] = {
 A move in flight is a holder of locks, and so one of the receipts here.
 """
 
-DERIVED: Final[dict[str, tuple[Sort, ...]]] = {"forks": (NODE,), "dead": (NODE,)}
+DERIVED: Final[dict[str, tuple[Sort, ...]]] = {
+    "forks": (NODE,),
+    "dead": (NODE,),
+    "later": (NODE, NODE),
+}
 """Notions with a name of their own in some proofs, where their definition is a hypothesis."""
 
 PREFIX: Final = "prefix"
@@ -143,6 +147,10 @@ class View:
     def forks(self, node: Element) -> Truth:
         """The node has more than one child."""
         return self.logic.atom(self.name, "forks", node)
+
+    def later(self, one: Element, other: Element) -> Truth:
+        """The first has a later stamp than the second."""
+        return self.logic.atom(self.name, "later", one, other)
 
     def dead(self, node: Element) -> Truth:
         """Pruning will remove the node."""

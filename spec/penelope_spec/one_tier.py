@@ -70,6 +70,8 @@ def one_tier(state: State) -> State:
         config.granularity,
         config.sticky_shared,
         config.unit_bytes,
+        order=config.order,
+        linear_cost=config.linear_cost,
     )
     nodes = state.nodes
     for node in preorder(state):

@@ -29,7 +29,9 @@ from penelope.policy import (
     State,
     UnknownMove,
     UnknownReceipt,
+    UnknownTicket,
 )
+from penelope.policy.waiting import IN_VIEW
 from penelope_spec.abstraction import finite, move_name, picture
 from penelope_spec.balance import recount
 from penelope_spec.facts import Facts
@@ -120,6 +122,16 @@ def _made_on_another_state(asked: Asked) -> bool:
     facts = asked.facts
     matched: Match = facts["plan"].match if "plan" in facts else facts["match"]
     return matched.made_on is not asked.state
+
+
+def _queue_is_stale(asked: Asked) -> bool:
+    matches = [entry for entry in asked.facts["queue"][:IN_VIEW] if isinstance(entry, Match)]
+    return any(matched.made_on is not asked.state for matched in matches)
+
+
+def _ticket_is_not_waiting(asked: Asked) -> bool:
+    tickets = [entry for entry in asked.facts["queue"][:IN_VIEW] if not isinstance(entry, Match)]
+    return len(set(tickets)) < len(tickets) or not set(tickets) <= set(asked.state.waiting.order)
 
 
 # Room and places, in numbers
@@ -325,6 +337,8 @@ REASONS: Final[dict[str, dict[type[Refused], Reason]]] = {
     "end": {UnknownMove: _move_is_not_in_flight},
     "fail": {UnknownMove: _move_is_not_in_flight},
     "reset": {InUse: _something_is_held},
+    "line_up": {StalePlan: _queue_is_stale, UnknownTicket: _ticket_is_not_waiting},
+    "retire": {StalePlan: _made_on_another_state},
 }
 """By transition and error: all refusals that there are, in the order in which they are judged."""
 

@@ -179,6 +179,10 @@ def placement() -> list[Relational]:
                 "to fork is to have more than one child": lambda w: w.logic.both(
                     formulas.forking(w.logic, w.before), formulas.forking(w.logic, w.middle)
                 ),
+                "moves leave recency alone": lambda w: w.logic.forall(
+                    (NODE, NODE),
+                    lambda n, m: w.logic.iff(w.before.later(n, m), w.middle.later(n, m)),
+                ),
                 "the walk reaches n": lambda w: in_private_span(w, w["n"], w["l"]),
             },
             lambda w: in_private_span(w.beside(), w["n"], w["l"]),
@@ -194,7 +198,12 @@ def _stops(w: Setting, m: Element, forgets: str) -> Truth:
     """Demotion goes no further up than below m; that m forks does not matter, if only one way
     leads to device KV."""
     logic, s = w.logic, w.before
-    reasons = {"root": s.root(m), "locked": locked(logic, s, m), "hole": hole(logic, s, m)}
+    reasons = {
+        "root": s.root(m),
+        "locked": locked(logic, s, m),
+        "hole": hole(logic, s, m),
+        "used later": s.later(m, w["l"]),
+    }
     return logic.either(*(reason for name, reason in reasons.items() if name != forgets))
 
 

@@ -47,5 +47,7 @@ MOVES_OF: Final[dict[str, tuple[Move, ...]]] = {
     "fail": (ABANDON, MERGE),
     "settle": (),
     "forgo": (),
+    "line_up": (),
+    "retire": (),
 }
 """Every accepted transition is a sequence of these moves."""

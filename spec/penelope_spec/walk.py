@@ -14,14 +14,15 @@ from penelope_spec.relations import Claim, Move, Setting
 # The walk back
 
 
-def stops(w: Setting, m: Element, *, forgets: str = "") -> Truth:
-    """The walk goes no further than below m."""
+def stops(w: Setting, m: Element, end: Element, *, forgets: str = "") -> Truth:
+    """The walk from the leaf `end` goes no further than below m."""
     logic, s = w.logic, w.before
     reasons = {
         "root": s.root(m),
         "shared": s.forks(m),
         "locked": locked(logic, s, m),
         "hole": hole(logic, s, m),
+        "used later": s.later(m, end),
     }
     return logic.either(*(reason for name, reason in reasons.items() if name != forgets))
 
@@ -35,7 +36,7 @@ def in_private_span(w: Setting, n: Element, end: Element, *, forgets: str = "") 
             (NODE,),
             lambda m: logic.implies(
                 logic.both(above(n, m), above(m, end), logic.differ(m, end)),
-                logic.no(stops(w, m, forgets=forgets)),
+                logic.no(stops(w, m, end, forgets=forgets)),
             ),
         ),
     )
@@ -100,6 +101,15 @@ def walk_back() -> list[Relational]:
             _only_to_l,
             "shared",
             (*tree, "where paths part a node forks"),
+        ),
+        _walk(
+            "the walk back returns nothing above its leaf that was used later",
+            "lemma",
+            lambda w: w.logic.either(
+                w.logic.same(w["n"], w["l"]), w.logic.no(w.before.later(w["n"], w["l"]))
+            ),
+            "used later",
+            tree,
         ),
         Relational(
             "a node that leads to one leaf only is not shared",

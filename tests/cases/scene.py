@@ -84,8 +84,18 @@ class Scene:
         """With a swap buffer there is a host, which keeps so many units beside it."""
         position, granularity = policy(name)
         host = keeps + swap
-        tiers = {"host_capacity": host, "swap_buffer": swap}
-        self.state = empty(Config(capacity, page, block, position, granularity, sticky, **tiers))
+        self.state = empty(
+            Config(
+                capacity,
+                page,
+                block,
+                position,
+                granularity,
+                sticky,
+                host_capacity=host,
+                swap_buffer=swap,
+            )
+        )
 
     def insert(
         self, history: str, space: Namespace = DEFAULT_NAMESPACE, *, start: int = 0

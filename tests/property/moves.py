@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from penelope.policy import POLICIES, Config, Granularity, Position
+from penelope.policy import POLICIES, Config, Granularity, Order, Position
 from tests.property.naive import Model, Space, Units
 from tests.property.twin import Twin
 
@@ -36,6 +36,7 @@ def config(pick: Pick) -> Config:
         position, granularity = _one(pick, list(POLICIES.values()))
     else:
         position, granularity = _one(pick, list(Position)), _one(pick, list(Granularity))
+    penelope = (position, granularity) == POLICIES["penelope"]
     page = _one(pick, (1, 2, 3, 4))
     return Config(
         # Not always whole pages: what is left over can never be used.
@@ -45,6 +46,8 @@ def config(pick: Pick) -> Config:
         position=position,
         granularity=granularity,
         sticky_shared=pick(3) == 3,
+        order=_one(pick, tuple(Order)) if penelope else Order.LRU,
+        linear_cost=_one(pick, (0, 8, 1, 30)),
         unit_bytes=_one(pick, (4, 4, 4, 1, 8)),
     )
 
@@ -92,6 +95,31 @@ class Moves:
             self.twin.acquire(which)
         else:
             self.twin.touch(which)
+
+    def queue(self) -> None:
+        """Requests join, leave or overtake; rarely one that nobody knows, or a stale answer."""
+        entries = [number for number, _, _ in self.model.queue]
+        kind = self.pick(7)
+        if entries and kind == 7:
+            entries.pop(self.pick(len(entries) - 1))
+        elif entries and kind == 6:
+            entries.insert(self.pick(len(entries) - 1), entries.pop())
+        elif kind == 5:
+            entries.append(self.pick(self.model.called + 1))
+        if kind < 5 or not entries:
+            space = self._space()
+            whole = self._prompt(space, grow=bool(self.pick(1)))
+            if self.twin.look(space, whole, _one(self.pick, (None, len(whole)))) is not None:
+                entries.insert(self.pick(len(entries)), -len(self.twin.asked))
+        if self.pick(15) == 15 and self.twin.asked:
+            entries.append(-1)
+        self.twin.line_up(entries)
+
+    def retire(self) -> None:
+        space = self._space()
+        whole = self._prompt(space, grow=False)
+        if self.twin.look(space, whole, len(whole)) is not None:
+            self.twin.retire(len(self.twin.asked) - 1)
 
     def hold(self) -> None:
         """Lock or touch a matched prefix right away."""
@@ -341,5 +369,7 @@ NAMES: Final = (
     "checkpoint",
     "release",
     "reserve",
+    "queue",
+    "retire",
     "reset",
 )

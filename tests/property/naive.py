@@ -29,6 +29,8 @@ class Model(Cache):
             self,
             pages={where: replace(page) for where, page in self.pages.items()},
             receipts={number: replace(held) for number, held in self.receipts.items()},
+            queue=list(self.queue),
+            retired=set(self.retired),
             stops=[],
         )
 
@@ -41,6 +43,7 @@ class Model(Cache):
             self.cut_at(space, path)
             for prefix in self.prefixes(path):
                 self.pages[space, prefix].last = self.clock
+            self.retired.discard((space, path))
 
     def cut_at(self, space: Space, path: Units) -> None:
         if path:
@@ -131,6 +134,7 @@ class Model(Cache):
             if len(path) <= start:
                 continue
             page = self.pages.setdefault((space, path), Page(False, 0))
+            self.retired.discard((space, path[: -self.rules.page]))
             if page.kv:
                 resident += self.rules.page
             else:
@@ -182,6 +186,36 @@ class Model(Cache):
         if self.receipts:
             raise No("InUse")
         self.pages.clear()
+        self.retired.clear()
+        self.queue = [(number, space, ()) for number, space, _ in self.queue]
+
+    # --- what is told of the future -------------------------------------------------------------
+
+    def line_up(self, entries: list[int | tuple[Space, Units, int | None] | None]) -> list[int]:
+        """Numbers of those who waited before, prompts of the others; None for a stale answer."""
+        queue: list[tuple[int, Space, Units]] = []
+        known = {number: (space, path) for number, space, path in self.queue}
+        for entry in entries:
+            if entry is None:
+                raise No("StalePlan")
+            if isinstance(entry, int):
+                if entry not in known:
+                    raise No("UnknownTicket")
+                number, (space, path) = entry, known.pop(entry)
+            else:
+                number, (space, units, at_most) = -1, entry
+                found = self.matched_pages(space, units, at_most)
+                path = found[-1] if found else ()
+            if (queue and number < queue[-1][0]) or number < 0:
+                number, self.called = self.called, self.called + 1
+            queue.append((number, space, path))
+        self.queue = queue
+        return [number for number, _, _ in queue]
+
+    def retire(self, space: Space, units: Units, at_most: int | None) -> None:
+        found = self.matched_pages(space, units, at_most)
+        if found and (space, found[-1]) not in self.families():
+            self.retired.add((space, found[-1]))
 
     # --- eviction -------------------------------------------------------------------------------
 
@@ -196,8 +230,9 @@ class Model(Cache):
         """The pages that lose their KV, in order."""
         lost: list[Where] = []
         while need > 0:
-            space, leaf = self.victims()[0]
-            for path in self.choose(space, leaf, need):
+            space, leaf = self.first_victim()
+            step = self.step(space, leaf)
+            for path in self.choose(space, leaf, need if step is None else min(need, step)):
                 self.pages[space, path].kv = False
                 lost.append((space, path))
                 need -= self.rules.page
@@ -219,6 +254,12 @@ class Model(Cache):
                 return
             for where in dead:
                 del self.pages[where]
+            self.retired -= set(dead)
+            size = self.rules.page
+            self.queue = [
+                (number, space, path[:-size] if (space, path) in dead else path)
+                for number, space, path in self.queue
+            ]
 
     def forget_cuts(self) -> None:
         """A boundary between two holes that are alike means nothing, even to the head of a leaf."""

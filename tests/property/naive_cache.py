@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
 
 Units = tuple[int, ...]
 Space = tuple[str | None, str | None]
 Where = tuple[Space, Units]
 """A page: its namespace, and the history up to its end."""
+TAU: Final = 64
 
 
 class No(Exception):
@@ -37,6 +40,8 @@ class Rules:
     position: str
     granularity: str
     sticky: bool = False
+    order: str = "lru"
+    linear: int = 0
 
     @property
     def nodes_matter(self) -> bool:
@@ -95,6 +100,15 @@ class Cache:
     receipts: dict[int, Held] = field(default_factory=dict)
     issued: int = 0
     clock: int = 0
+    queue: list[tuple[int, Space, Units]] = field(default_factory=list)
+    """Requests that wait, in order of service: a number, and what of their prompt is in the tree.
+
+    Of that, only pages that were never lost since: a prompt is not looked up again.
+    """
+    called: int = 0
+    """Numbers given to them so far."""
+    retired: set[Where] = field(default_factory=set)
+    """Histories that will not come back."""
     stops: list[str] = field(default_factory=list)
     """Why each walk-back stopped: for tests of the generator, no part of the state."""
 
@@ -146,6 +160,55 @@ class Cache:
         children = self.families()
         leaves = [where for where in self.pages if where not in children and not self.locks(*where)]
         return sorted(leaves, key=lambda where: self.pages[where].last)
+
+    # --- whose turn it is -----------------------------------------------------------------------
+
+    def first_victim(self) -> Where:
+        """By the words of the order, over all histories."""
+        victims = self.victims()
+        ended = [where for where in victims if where in self.retired]
+        if ended:
+            return ended[0]
+        places = [self.place(*where) for where in victims]
+        if self.rules.order == "lru":
+            idle = [where for where, k in zip(victims, places, strict=True) if k is None]
+            last = max((k for k in places if k is not None), default=None)
+            return idle[0] if idle else victims[places.index(last)]
+        scores = [self.score(*where) for where in victims]
+        return victims[scores.index(min(scores))]
+
+    def place(self, space: Space, leaf: Units) -> int | None:
+        """How many are served before the first request that will use what would go first."""
+        span = self.span(space, leaf)
+        for k, (_, where, path) in enumerate(self.queue):
+            if where == space and path in span:
+                return k
+        return None
+
+    def span(self, space: Space, leaf: Units) -> list[Units]:
+        """The pages that only this history uses and that are no hole, from the head on."""
+        before = len(self.stops)
+        span = self.walk_back(space, leaf, own_node=False, sticky=self.rules.sticky)
+        del self.stops[before:]
+        return span
+
+    def score(self, space: Space, leaf: Units) -> Fraction:
+        """What losing the next pages would cost, times how soon they will be wanted."""
+        at = len(self.span(space, leaf)[0]) - self.rules.page
+        classes = [0, *(c * 2**i for c in (1, 3) for i in range(16))]
+        cost: int = max(c for c in classes if c <= self.rules.linear + at)
+        place = self.place(space, leaf)
+        if place is not None:
+            return cost * (Fraction(1, TAU) + Fraction(1, 2 * (place + 1)))
+        age = self.clock - self.pages[space, leaf].last
+        return cost * Fraction(TAU, (age + TAU) ** 2)
+
+    def step(self, space: Space, leaf: Units) -> int | None:
+        """How much may go before another history may have become cheaper; None: all."""
+        if self.rules.order == "lru":
+            return None
+        start = len(self.span(space, leaf)[0]) - self.rules.page
+        return self.rules.block - start % self.rules.block
 
     # --- match and plan -------------------------------------------------------------------------
 
@@ -235,9 +298,8 @@ class Cache:
             while target % block:
                 target += 1
             return [path for path in span if len(path) <= target]
-        if granularity == "node":
-            node = self.walk_back(space, leaf, own_node=True)
-            return node[::-1] if position == "tail" else node
+        if granularity == "node" and position == "leaf-head":
+            return self.walk_back(space, leaf, own_node=True)
         if position == "leaf-head":
             span = self.walk_back(space, leaf, own_node=True)
             target = len(span[0]) - page + need
@@ -249,19 +311,35 @@ class Cache:
         span = [
             path for path in span if self.pages[space, path].last <= self.pages[space, leaf].last
         ]
+        if granularity == "node":
+            return self.whole_nodes(space, span, need)
         target = len(leaf) - need
         while target % block:
             target -= 1
         return [path for path in reversed(span) if len(path) > target]
 
-    def walk_back(self, space: Space, leaf: Units, *, own_node: bool) -> list[Units]:
+    def whole_nodes(self, space: Space, span: list[Units], need: int) -> list[Units]:
+        """From the end of a tail, node by node."""
+        gone: list[Units] = []
+        for path in reversed(span):
+            before = path[: -self.rules.page]
+            gone.append(path)
+            ends = before not in span or self.pages[space, before].cut
+            if ends and len(gone) * self.rules.page >= need:
+                break
+        return gone
+
+    def walk_back(
+        self, space: Space, leaf: Units, *, own_node: bool, sticky: bool | None = None
+    ) -> list[Units]:
         """From the earliest evictable page to the leaf; `own_node` stays within the leaf's node."""
         children = self.families()
         span = [leaf]
         while True:
             before = span[0][: -self.rules.page]
             page = self.pages.get((space, before))
-            sticky = self.rules.sticky and self.rules.position == "private-head"
+            if sticky is None:
+                sticky = self.rules.sticky and self.rules.position == "private-head"
             if page is None:
                 stop = "ROOT"
             elif len(children[space, before]) > 1 or (sticky and page.forked):
@@ -270,6 +348,8 @@ class Cache:
                 stop = "LOCKED"
             elif not page.kv:
                 stop = "HOLE"
+            elif page.last > self.pages[space, leaf].last:
+                stop = "USED_LATER"
             elif own_node and page.cut:
                 stop = "NODE"
             else:

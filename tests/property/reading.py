@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penelope.policy import Config, Key, NodeId, Residency, State
 from penelope.policy.keys import UNIT_BYTES, pack
-from tests.property.naive import Units, Where
+from tests.property.naive import Space, Units, Where
 
 
 class PageView(NamedTuple):
@@ -64,3 +64,18 @@ def ends_of(state: State) -> set[Where]:
 def victims_of(state: State) -> list[Where]:
     """The histories that may lose KV, least recently used first."""
     return [path_of(state, node) for _, node in state.victims.in_order()]
+
+
+def waiting_of(state: State) -> list[tuple[int, Space, Units]]:
+    """The queue: tickets, and what of each prompt is in the tree."""
+    queue: list[tuple[int, Space, Units]] = []
+    for ticket in state.waiting.order:
+        place = state.waiting.places[ticket]
+        space, path = (None, ()) if place.node is None else path_of(state, place.node)
+        queue.append((ticket, space or (None, None), path[: place.end]))
+    return queue
+
+
+def retired_of(state: State) -> set[Where]:
+    """The histories that will not come back."""
+    return {path_of(state, node.id) for node in state.nodes.values() if node.retired}

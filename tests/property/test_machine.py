@@ -92,6 +92,14 @@ class CacheMachine(RuleBasedStateMachine):
         self._moves(data).reserve()
 
     @rule(data=st.data())
+    def queue(self, data: st.DataObject) -> None:
+        self._moves(data).queue()
+
+    @rule(data=st.data())
+    def retire(self, data: st.DataObject) -> None:
+        self._moves(data).retire()
+
+    @rule(data=st.data())
     def reset(self, data: st.DataObject) -> None:
         self._moves(data).reset()
 
@@ -137,6 +145,11 @@ def test_the_machine_reaches_what_matters() -> None:
         "stop SHARED",
         "stop LOCKED",
         "stop HOLE",
+        "stop USED_LATER",
+        "waits",
+        "all wait",
+        "retired",
+        "refused UnknownTicket",
         "refused InsufficientSpace",
         "refused StalePlan",
         "refused UnknownReceipt",

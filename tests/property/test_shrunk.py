@@ -36,8 +36,11 @@ def hold(twin: Twin, units: Units) -> int:
 def test_a_head_is_cut_at_a_block_boundary_although_a_node_ends_before() -> None:
     twin = Twin(Config(16, block_size=4))
     twin.insert(DEFAULT, tuple(range(8)))
-    twin.look(DEFAULT, (0, 1, 2), 3)
+    # A sibling that has gone leaves the boundary at 3, and its use is not later than the other's.
+    twin.insert(DEFAULT, (0, 1, 2, 9))
+    twin.look(DEFAULT, tuple(range(8)), 8)
     twin.touch(0)
+    twin.evict(1)
     twin.evict(2)
     assert twin.model.device() == 4
 

@@ -23,24 +23,35 @@ from penelope.policy import (
     ReceiptId,
     Refused,
     State,
+    Ticket,
     acquire,
     admit,
     checkpoint,
     empty,
     evict,
     insert,
+    line_up,
     match,
     plan,
     refill,
     release,
     reserve,
     reset,
+    retire,
     touch,
 )
 from penelope_spec import Trace, check_refused, check_state, check_step
 from tests.property.ledger import Ledger
 from tests.property.naive import Held, Matched, Model, No, Rules, Space, Units, Where
-from tests.property.reading import PageView, ends_of, key_of, pages_of, victims_of
+from tests.property.reading import (
+    PageView,
+    ends_of,
+    key_of,
+    pages_of,
+    retired_of,
+    victims_of,
+    waiting_of,
+)
 
 T = TypeVar("T")
 DEFAULT: Final[Space] = (None, None)
@@ -73,6 +84,8 @@ def rules_of(config: Config) -> Rules:
         config.position.value,
         config.granularity.value,
         config.sticky_shared,
+        config.order.value,
+        config.linear_cost,
     )
 
 
@@ -249,6 +262,43 @@ class Twin:
         if done:
             self._compare_freed(done[1], done[0].freed)
 
+    def line_up(self, entries: list[int]) -> None:
+        """The queue is this: a ticket by its number, an answer by minus one minus its place."""
+        self._write("line_up", entries)
+        asked = [None if e >= 0 else self.asked[-1 - e] for e in entries]
+
+        def model(m: Model) -> list[int]:
+            queue: list[int | tuple[Space, Units, int | None] | None] = []
+            for entry, a in zip(entries, asked, strict=True):
+                stale = a is not None and a.version != self.version
+                queue.append(
+                    None if stale else entry if a is None else (a.space, a.units, a.at_most)
+                )
+            return m.line_up(queue)
+
+        queue = [
+            Ticket(entry) if a is None else a.answer
+            for entry, a in zip(entries, asked, strict=True)
+        ]
+        changes = entries != [number for number, _, _ in self.model.queue]
+        done = self._step("line_up", lambda s: line_up(s, queue), model, changes=changes)
+        if done:
+            assert list(done[0].tickets) == done[1]
+
+    def retire(self, asked: int) -> None:
+        self._write("retire", asked)
+        a = self.asked[asked]
+
+        def model(m: Model) -> None:
+            self._fresh(a)
+            m.retire(a.space, a.units, a.at_most)
+
+        trial = self.model.copy()
+        if a.version == self.version:
+            trial.retire(a.space, a.units, a.at_most)
+        changes = trial.retired != self.model.retired
+        self._step("retire", lambda s: retire(s, a.answer), model, changes=changes)
+
     def reset(self) -> None:
         self._write("reset")
         self._step("reset", reset, lambda m: m.reset())
@@ -333,10 +383,17 @@ class Twin:
         assert state.protected == model.device() - model.evictable()
         assert state.totals.hole == (len(model.pages) * model.rules.page - model.device())
         assert victims_of(state) == model.victims()
+        nowhere = (None, None)
+        assert waiting_of(state) == [(n, s if p else nowhere, p) for n, s, p in model.queue]
+        assert retired_of(state) == model.retired
         if model.rules.nodes_matter:
             assert ends_of(state) == {where for where, page in model.pages.items() if page.cut}
         else:
             assert model.differences() <= ends_of(state)
+        places = [model.place(*where) for where in model.victims()]
+        self.seen["waits"] += any(place is not None for place in places)
+        self.seen["all wait"] += len(places) > 1 and None not in places
+        self.seen["retired"] += bool(model.retired)
         holes = model.families()
         self.seen["hole"] += any(not page.kv for page in model.pages.values())
         self.seen["two holes on a history"] += any(

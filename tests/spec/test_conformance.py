@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from penelope.policy import Config, Granularity, Position, Stop, private_span
-from penelope.policy.eviction import stop_reason
+from penelope.policy.walk import stop_reason
 from penelope_spec import (
     INVARIANTS,
     TRANSITIONS,
@@ -21,6 +21,7 @@ from penelope_spec import (
 from penelope_spec.abstraction import Picture, finite, picture
 from penelope_spec.assumptions import KEPT
 from penelope_spec.eviction_moves import REMOVE
+from penelope_spec.facts import FORESIGHT
 from penelope_spec.facts import MOVES as TIER_MOVES
 from penelope_spec.formulas import locks_cover, order, parting
 from penelope_spec.holes import PRUNE
@@ -120,7 +121,7 @@ def test_the_walk_back_is_the_walk_that_the_theorems_speak_of() -> None:
                 assert found == set(span)
                 top = state.nodes[span[0]].parent
                 assert top is not None
-                assert stop_reason(config, state.nodes[top]) is reason
+                assert stop_reason(config, state.nodes[top], state.nodes[leaf].stamp) is reason
                 reasons[reason] += 1
     assert set(reasons) == set(Stop), "every reason to stop must occur"
 
@@ -188,7 +189,7 @@ def test_the_predicates_are_silent_on_runs_of_the_core() -> None:
                         done.before, done.transition, done.refused, **done.facts
                     )
                     assert refused == []
-    wanted = set(TRANSITIONS) - {"match", "plan", *TIER_MOVES}
+    wanted = set(TRANSITIONS) - {"match", "plan", *TIER_MOVES, *FORESIGHT}
     assert {name for name, fine in seen if fine} == wanted
     assert promised > 100, "one-hole must have been promised where there are holes"
 
@@ -213,7 +214,7 @@ def test_the_predicates_are_silent_on_two_tier_runs() -> None:
                 else:
                     found = check_refused(done.before, done.transition, done.refused, **done.facts)
                     assert found == []
-    assert {name for name, fine in seen if fine} == set(TRANSITIONS) - {"match", "plan"}
+    assert {name for name, fine in seen if fine} == set(TRANSITIONS) - {"match", "plan", *FORESIGHT}
     assert min(staged, promised, around) > 30, (staged, promised, around)
 
 

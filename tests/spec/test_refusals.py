@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from penelope.policy import (
     Refused,
     Residency,
     State,
+    Ticket,
     Transfer,
     acquire,
     admit,
@@ -31,6 +33,7 @@ from penelope.policy import (
     fail,
     forgo,
     insert,
+    line_up,
     match,
     pack,
     plan,
@@ -38,6 +41,7 @@ from penelope.policy import (
     release,
     reserve,
     reset,
+    retire,
     settle,
     touch,
 )
@@ -105,6 +109,9 @@ def with_a_match(node: Node, state: State, source: State) -> Iterator[Try]:
     matched = match(source, node.key, node.namespace, at_most=node.end)
     yield "touch", lambda: touch(state, matched), {"match": matched}
     yield "acquire", lambda: acquire(state, matched), {"match": matched}
+    yield "retire", lambda: retire(state, matched), {"match": matched}
+    for queue in ([matched], [Ticket(0)]):
+        yield "line_up", partial(line_up, state, queue), {"queue": queue}
     planned = plan(source, node.key, node.namespace, at_most=node.end)
     yield "admit", lambda: admit(state, planned), {"plan": planned}
 

@@ -92,6 +92,7 @@ def test_a_branch_of_holes_still_makes_its_parent_shared() -> None:
     s.lock("abcdxyzw")
     held = s.begin("abcdefghij")
     s.release(held)
+    s.touch("abcdefghij")
     s.evict(2)
     # "efgh" is a hole now; the branch is still there, so "abcd" stays shared.
     assert s.show("abcdefghij") == "GGGG____GG"
@@ -235,7 +236,21 @@ def test_where_earlier_uses_ended_does_not_move_the_cut() -> None:
     s = Scene(block=4)
     s.insert("abcdefgh")
     s.touch("abc")
-    assert freed(s.evict(2)) == [(0, 3), (3, 4)]
+    s.touch("abcdefgh")
+    assert freed(s.evict(2)) == [(0, 4)]
+
+
+def test_the_walk_stops_below_what_was_used_later() -> None:
+    """Short requests that add nothing of their own still use the prefix, which shows no branch."""
+    s = Scene(block=1)
+    s.insert("abcdefgh")
+    s.insert("wxyz")
+    s.touch("abc")
+    assert stop_of(s) == (3, Stop.USED_LATER)
+    s.evict(5)
+    assert (s.show("abcdefgh"), s.show("wxyz")) == ("GGG.....", "GGGG")
+    s.evict(4)
+    assert (s.show("abc"), s.show("wxyz")) == ("GGG", "....")
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from penelope.policy import (
+    Config,
     InFlight,
     InsufficientSpace,
     InUse,
@@ -19,17 +20,22 @@ from penelope.policy import (
     NotAPrefix,
     NotBeingRefilled,
     NothingToMove,
+    Order,
     OverCapacity,
     PenelopeError,
+    Position,
     Receipt,
     RequestTooLarge,
     Residency,
     StalePlan,
+    Ticket,
     UnknownMove,
     UnknownReceipt,
+    UnknownTicket,
     acquire,
     admit,
     insert,
+    line_up,
     match,
     pack,
     policy,
@@ -418,10 +424,29 @@ def resetting_under_a_move() -> None:
     moving().reset()
 
 
+@says(UnknownTicket, "ticket 0 is not in the queue, or named twice: give the match")
+def naming_a_ticket_that_waits_no_more() -> None:
+    line_up(Scene().state, [Ticket(0)])
+
+
+@says(InvalidConfigError, "linear_cost is -1: it must be at least 0")
+def weighing_with_a_negative_cost() -> None:
+    Config(8, linear_cost=-1)
+
+
+@says(
+    InvalidConfigError,
+    "order 'expected-cost' weighs blocks at the head of a private span: choose position "
+    "private-head and granularity block, or order lru",
+)
+def weighing_what_goes_from_its_tail() -> None:
+    Config(8, block_size=1, position=Position.TAIL, order=Order.EXPECTED_COST)
+
+
 @says(
     InvalidConfigError,
     "unknown policy 'lru': choose from sglang-lru, tail-block, leaf-head-block, "
-    "private-head-node, penelope",
+    "private-head-node, penelope, penelope-queue, expected-cost-blind, expected-cost",
 )
 def choosing_an_unknown_policy() -> None:
     policy("lru")

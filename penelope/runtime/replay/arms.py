@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from penelope.policy import POLICIES, Config, Granularity, Position
+from penelope.policy import ORDERS, POLICIES, Config, Granularity, Position, ordering, policy
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.replay.caches import CoreCache, ReplayCache
 from penelope.runtime.replay.hicache import HiCache, Variant
@@ -29,11 +29,11 @@ def switches(name: str) -> tuple[Position, Granularity]:
         return Position.TAIL, Granularity.BLOCK if blocks else Granularity.NODE
     if name == INDEPENDENT:
         return POLICIES["penelope"]
-    if name not in POLICIES:
+    if name not in POLICIES and name not in ORDERS:
         raise InvalidConfigError(
-            f"unknown policy '{name}': choose from {', '.join((*POLICIES, *ARMS))}"
+            f"unknown policy '{name}': choose from {', '.join((*POLICIES, *ORDERS, *ARMS))}"
         )
-    return POLICIES[name]
+    return policy(name)
 
 
 def cache(name: str, config: Config) -> ReplayCache:
@@ -42,8 +42,8 @@ def cache(name: str, config: Config) -> ReplayCache:
     Raises `InvalidConfigError` for an unknown name, or a baseline of two tiers without a host.
     """
     switches(name)
-    if name in POLICIES:
-        return CoreCache(config)
+    if name in POLICIES or name in ORDERS:
+        return CoreCache(config, queue_in_view=ordering(name)[1])
     if not config.host_capacity:
         raise InvalidConfigError(f"policy '{name}' has two tiers: give --host-tokens")
     if name == INDEPENDENT:

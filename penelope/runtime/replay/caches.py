@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penelope import policy
-from penelope.policy import Config, Key, Plan, Receipt, Residency, State, Transfer
+from penelope.policy import Config, Key, Match, Plan, Receipt, Residency, State, Ticket, Transfer
 
 
 class Ask(NamedTuple):
@@ -17,6 +18,14 @@ class Ask(NamedTuple):
     """Units of the prompt that may be taken from the cache."""
     extra: int
     """Further units that the request will fill, its output included."""
+
+
+class Waiter(NamedTuple):
+    """A request in the queue."""
+
+    number: int
+    """Its own, as long as it waits."""
+    prompt: Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,9 @@ class ReplayCache(Protocol):
     def nodes(self) -> int:
         """Nodes of its tree now."""
 
+    def line_up(self, waiting: Sequence[Waiter]) -> None:
+        """The requests that wait now, in the order in which they will be served."""
+
     def reusable(self, ask: Ask) -> int:
         """By how much a request comes first where the longest cached prefix does."""
 
@@ -65,12 +77,25 @@ class ReplayCache(Protocol):
 class CoreCache:
     """The policy core, with one tier or two; the shell's copies succeed and take no step."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, queue_in_view: bool = False) -> None:
         self.state: State = policy.empty(config)
+        self.queue_in_view = queue_in_view
+        self._tickets: dict[int, Ticket] = {}
 
     @property
     def nodes(self) -> int:
         return len(self.state.nodes)
+
+    def line_up(self, waiting: Sequence[Waiter]) -> None:
+        if not self.queue_in_view or [w.number for w in waiting] == list(self._tickets):
+            return
+        queue: list[Ticket | Match] = []
+        for number, prompt in waiting:
+            known = self._tickets.get(number)
+            queue.append(policy.match(self.state, prompt) if known is None else known)
+        self.state, _, tickets = policy.line_up(self.state, queue)
+        numbers = (waiter.number for waiter in waiting)
+        self._tickets = dict(zip(numbers, tickets, strict=False))
 
     def reusable(self, ask: Ask) -> int:
         return self._plan(ask).match.reusable

@@ -9,7 +9,7 @@ from statistics import fmean, geometric_mean
 
 import numpy as np
 
-from penelope.policy import Config
+from penelope.policy import Config, ordering
 from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError, PenelopeError
 from penelope.runtime.replay.arms import cache, switches
@@ -58,6 +58,8 @@ class Setting:
             self.sticky_shared,
             host_capacity=host,
             swap_buffer=swap,
+            order=ordering(name)[0],
+            linear_cost=round(self.cost.linear / unit_tokens),
         )
 
     def sizes(self, unit_tokens: int) -> tuple[int, int, int]:

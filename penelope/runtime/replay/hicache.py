@@ -14,11 +14,12 @@ is admitted as soon as unlocked device KV makes it possible.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penelope.policy import Config, Key, Receipt, ReceiptId
 from penelope.policy.keys import common_prefix
-from penelope.runtime.replay.caches import Admission, Ask
+from penelope.runtime.replay.caches import Admission, Ask, Waiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,10 @@ class HiCache:
     @property
     def free(self) -> int:
         return self._config.device_capacity - self.device - self.reserved
+
+    def line_up(self, waiting: Sequence[Waiter]) -> None:
+        """It does not look at the queue."""
+        del waiting
 
     def reusable(self, ask: Ask) -> int:
         path = self._walk(ask.prompt, ask.at_most)

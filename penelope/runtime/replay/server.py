@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from penelope.policy import UNIT_BYTES, Key
 from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError
-from penelope.runtime.replay.caches import Admission, Ask, ReplayCache
+from penelope.runtime.replay.caches import Admission, Ask, ReplayCache, Waiter
 from penelope.runtime.replay.seen import Seen
 from penelope.runtime.traces import Request
 
@@ -82,6 +82,8 @@ class Job:
     """Called with the time when the last token of the output is out."""
     shared: int = 0
     """Units at the beginning of the prompt that other streams begin with too."""
+    number: int = 0
+    """Of all requests that the server was sent, in order of arrival."""
     admission: Admission | None = None
     work: list[tuple[int, int]] = field(default_factory=list)
     """Spans still to compute, in tokens, next one last."""
@@ -154,6 +156,7 @@ class Server:
         """Queue a request that fits the device when nothing else runs."""
         self._waiting.append(job)
         self.counters.requests += 1
+        job.number = self.counters.requests
         self.counters.prompt_tokens += job.request.in_tokens
 
     def start_step(self) -> float | None:
@@ -213,6 +216,8 @@ class Server:
                 id(job): self._timed(self.cache.reusable, self._ask(job)) for job in waiting
             }
             waiting.sort(key=lambda job: -reusable[id(job)])
+        queue = [Waiter(job.number, job.request.prompt) for job in waiting]
+        self._timed(self.cache.line_up, queue)
         return iter(waiting)
 
     def _ask(self, job: Job) -> Ask:

@@ -126,6 +126,10 @@ class Trace:
         """Requests in all sessions together."""
         return sum(session.requests for session in self.sessions)
 
+    def with_think_at_most(self, seconds: float) -> Trace:
+        """The same sessions of clients who never think longer than that before a request."""
+        return replace(self, sessions=tuple(_hurried(s, seconds) for s in self.sessions))
+
     def group(self, index: int, size: int) -> Trace:
         """The `index`-th group of `size` consecutive sessions; groups are disjoint.
 
@@ -160,3 +164,14 @@ class Trace:
                     sha.update(turn.append)
                     sha.update(turn.output)
         return sha.hexdigest()
+
+
+def _hurried(session: Session, seconds: float) -> Session:
+    streams = (
+        replace(
+            stream,
+            turns=tuple(replace(turn, think_s=min(turn.think_s, seconds)) for turn in stream.turns),
+        )
+        for stream in session.streams
+    )
+    return replace(session, streams=tuple(streams))
