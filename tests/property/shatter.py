@@ -8,7 +8,8 @@ from itertools import pairwise
 from immutables import Map
 
 from penelope.policy import NodeId, State
-from penelope.policy.tree import Node
+from penelope.policy.tree import Node, Place
+from penelope.policy.waiting import lined_up
 
 
 def shatter(state: State, grain: int) -> State:
@@ -32,6 +33,7 @@ def shatter(state: State, grain: int) -> State:
                 start=start,
                 end=end,
                 branched=node.branched and last,
+                retired=node.retired and last,
             )
             pieces.append(piece)
             fresh += not last
@@ -43,7 +45,15 @@ def shatter(state: State, grain: int) -> State:
         nodes[above.id] = above._replace(
             children=above.children.set(_edge(state, pieces[0]), pieces[0].id)
         )
-    return replace(state, nodes=Map(nodes), next_node=fresh)
+    places = []
+    for ticket in state.waiting.order:
+        place = state.waiting.places[ticket]
+        at = place.node
+        while at is not None and place.end <= nodes[at].start:
+            at = nodes[at].parent
+        places.append((ticket, Place(at, place.end)))
+    waiting = lined_up(places, state.waiting.next_ticket)
+    return replace(state, nodes=Map(nodes), next_node=fresh, waiting=waiting)
 
 
 def _edge(state: State, node: Node) -> bytes:
