@@ -36,4 +36,7 @@ def fault(req: Any) -> str | None:
             f"Token {at} of the prompt has the id {wrong}: the model's vocabulary has the ids "
             f"0 to {req.vocab_size - 1}."
         )
+    asked = req.logprob.top_logprobs_num if req.return_logprob else 0
+    if asked > req.vocab_size:
+        return f"top_logprobs_num is {asked}: the model's vocabulary has {req.vocab_size} tokens."
     return None

@@ -26,10 +26,16 @@ def test_a_key_never_narrows_a_token_id() -> None:
 
 
 def test_a_prompt_of_tokens_that_do_not_exist_is_refused_by_name() -> None:
-    def fault(*ids: int) -> str | None:
-        return entry.fault(SimpleNamespace(origin_input_ids=array("q", ids), vocab_size=1000))
+    def fault(*ids: int, top: int = 0) -> str | None:
+        asked: dict[str, Any] = {"return_logprob": top > 0}
+        asked["logprob"] = SimpleNamespace(top_logprobs_num=top)
+        ids_of = array("q", ids)
+        return entry.fault(SimpleNamespace(origin_input_ids=ids_of, vocab_size=1000, **asked))
 
     assert fault(0, 999) is None
+    # More of them than there are stop SGLang too.
+    assert fault(1, top=1000) is None
+    assert "top_logprobs_num is 1001" in str(fault(1, top=1001))
     assert "empty" in str(fault())
     for wrong in (1000, -1, 5 + 2**32, 6 - 2**32, 2**63 - 1):
         message = str(fault(1, 2, wrong, 3))
