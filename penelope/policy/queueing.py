@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
 from penelope.policy.errors import UnknownTicket
-from penelope.policy.matching import Match
+from penelope.policy.matching import Match, require_match
 from penelope.policy.transitions import Step
 from penelope.policy.tree import Place, State, Ticket
 from penelope.policy.waiting import IN_VIEW, lined_up
@@ -70,7 +70,7 @@ def retire(state: State, matched: Match) -> Step:
     history undoes it.  Being wrong costs a recomputation.
     Raises `StalePlan` if the match was made on another state.
     """
-    matched.require(state)
+    require_match(matched, state)
     node = None if matched.node is None else state.nodes[matched.node]
     if node is None or node.children or matched.end < node.end or node.retired:
         return Step(state, ())

@@ -38,8 +38,9 @@ class Trace:
 
     `one-hole` is promised from a state without holes, as long as KV is only evicted, and refilled
     in position order by requests that continue a whole history.  Growth elsewhere (a fork inside
-    a retained tail, a lock that ends inside a history) rightly leads to more holes: it suspends
-    the promise until the next state without holes.
+    a retained tail, a lock that ends inside a history, a beginning that was used later than what
+    follows it) rightly leads to more holes: it suspends the promise until the next state without
+    holes in which every history was used as a whole.
     """
 
     def __init__(self) -> None:
@@ -49,13 +50,26 @@ class Trace:
         self, before: State, after: State, transition: str, **facts: Unpack[Facts]
     ) -> list[Violation]:
         """Violations of trace invariants by this step, given all steps so far."""
-        if not after.totals.hole:
+        if _used_in_part(after):
+            self.promised = False
+        elif not after.totals.hole:
             self.promised = True
         elif not _keeps_promise(before, transition, facts):
             self.promised = False
         if not self.promised:
             return []
         return [Violation("one-hole", text) for text in holes_on_one_history(after)]
+
+
+def _used_in_part(state: State) -> bool:
+    """Whether the walk from some leaf may stop at a use of a part of its history."""
+    latest: dict[NodeId, int] = {}
+    for node in preorder(state):
+        above = -1 if node.parent is None else latest[node.parent]
+        if not node.children and above > node.stamp:
+            return True
+        latest[node.id] = max(above, node.stamp)
+    return False
 
 
 def _keeps_promise(before: State, transition: str, facts: Facts) -> bool:

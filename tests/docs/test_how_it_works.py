@@ -51,6 +51,7 @@ def test_transitions() -> None:
         "MoveId",
         "NodeId",
         "ReceiptId",
+        "Ticket",
     }
     missing = {n for n in functions - helpers if f"`{n}" not in text and f"**`{n}(" not in text}
     assert not missing

@@ -118,7 +118,7 @@ def test_grammars_and_processors(complete: Engine) -> None:
         {"sampling": {"json_schema": '{"type": "object", "properties": {"a": {"const": 1}}}'}},
         {
             "custom_logit_processor": own,
-            "sampling": {"custom_params": {"token_ids": list(range(0, 500))}},
+            "sampling": {"custom_params": {"token_ids": list(range(500))}},
         },
         LOGPROBS,
     ]
