@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from array import array
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -327,3 +331,62 @@ def pages(node: policy.Node, page: int) -> list[tuple[int, ...]]:
     units = array("I")
     units.frombytes(node.key[node.start * 4 : node.end * 4])
     return [tuple(units[i : i + page]) for i in range(0, len(units), page)]
+
+
+@pytest.mark.usefixtures("sglang_settings")
+def test_levels_are_those_of_an_empty_cache_after_a_flush() -> None:
+    from tests.sglang.steps import Steps
+
+    s = Steps(pool=64, page=4)
+    s.serve(range(100, 148))
+    s.serve(range(300, 340))
+    before = s.cache.statistics.levels
+    assert before["device_tokens"] > 0
+    assert before["hole_tokens"] > 0
+    s.cache.reset()
+    assert set(s.cache.statistics.levels.values()) == {0}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--pp-size", "2"], []])
+def test_serve_without_sglang_is_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "find_spec", lambda _name: None)
+    assert serve.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "needs sglang, which is not installed" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pp-size", "2"],
+        ["--pp-size=2"],
+        ["--disable-radix-cache"],
+        ["--attention-backend", "flashinfer"],
+        ["--kv-canary", "log"],
+        ["--model-path", "phi"],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_engine_is_refused_before_one_is_imported(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    from tests.sglang import models
+
+    models.longrope(tmp_path / "phi")
+    script = (
+        "import sys; from penelope.sglang_adapter import serve; status = serve.main(sys.argv[1:]);"
+        "assert 'sglang' not in sys.modules and 'torch' not in sys.modules; sys.exit(status)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'spec'}"},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert ended.stderr.startswith("penelope serve: Penelope does not work with")
