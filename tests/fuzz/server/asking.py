@@ -64,7 +64,7 @@ class Said:
 
     def prompt(self, prompt: Fields) -> list[int]:
         seed, length = prompt["fresh"]
-        before = self.tokens.get(prompt["history"], text(("shared", prompt["history"]), 40))
+        before = self.tokens.get(prompt["history"], opening(prompt))
         if prompt["cut"] is not None:
             before = before[: prompt["cut"]]
         total = prompt.get("total")
@@ -94,6 +94,12 @@ class Said:
             self.chats[fields["keep"]] = [*request.body["messages"], reply]
         elif said.tokens is not None and said.prompt_tokens == len(request.tokens):
             self.tokens[fields["keep"]] = [*request.tokens, *said.tokens]
+
+
+def opening(prompt: Fields) -> list[int]:
+    """How a conversation begins: what all of them share, and then its own."""
+    own = max(0, prompt.get("opening", 40) - 32)
+    return text("shared", 32) + text(("own", prompt["history"]), own)
 
 
 def text(seed: object, length: int) -> list[int]:
