@@ -121,6 +121,8 @@ def _openai(fields: Fields) -> Fields:
         OPENAI[name]: value for name, value in fields["sampling"].items() if name in OPENAI
     }
     body |= {name: options[name] for name in SHARED_OPTIONS if name in options}
+    if body.get("stream"):
+        body["stream_options"] = {"include_usage": True}
     if "json_schema" in fields["sampling"]:
         body["response_format"] = {
             "type": "json_schema",
