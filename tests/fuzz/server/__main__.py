@@ -134,7 +134,9 @@ def main(given: list[str] | None = None) -> int:
                 todo: Iterator[Episode] = iter([episodes.load(options.episode.read_text())])
             else:
                 print(f"seed {seed}: {options.minutes:g} minutes", flush=True)
-                todo = itertools.chain(stored(), drawn(seed, options.first))
+                todo = itertools.chain(
+                    () if options.first else stored(), drawn(seed, options.first)
+                )
             for episode in todo:
                 if options.episode is None and time.monotonic() > end:
                     break

@@ -64,7 +64,7 @@ class Said:
 
     def prompt(self, prompt: Fields) -> list[int]:
         seed, length = prompt["fresh"]
-        before = self.tokens.get(prompt["history"], text(("shared", prompt["history"]), 40))
+        before = self.tokens.get(prompt["history"], opening(prompt))
         if prompt["cut"] is not None:
             before = before[: prompt["cut"]]
         total = prompt.get("total")
@@ -96,6 +96,12 @@ class Said:
             self.tokens[fields["keep"]] = [*request.tokens, *said.tokens]
 
 
+def opening(prompt: Fields) -> list[int]:
+    """How a conversation begins: what all of them share, and then its own."""
+    own = max(0, prompt.get("opening", 40) - 32)
+    return text("shared", 32) + text(("own", prompt["history"]), own)
+
+
 def text(seed: object, length: int) -> list[int]:
     source = random.Random(repr(seed))
     return [source.randrange(VOCABULARY) for _ in range(length)]
@@ -115,6 +121,8 @@ def _openai(fields: Fields) -> Fields:
         OPENAI[name]: value for name, value in fields["sampling"].items() if name in OPENAI
     }
     body |= {name: options[name] for name in SHARED_OPTIONS if name in options}
+    if body.get("stream"):
+        body["stream_options"] = {"include_usage": True}
     if "json_schema" in fields["sampling"]:
         body["response_format"] = {
             "type": "json_schema",

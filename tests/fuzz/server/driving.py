@@ -262,10 +262,20 @@ class Player:
 
     # Afterwards
 
+    async def _audit(self) -> None:
+        """A request whose client has just left may still be in a step: what leaks stays."""
+        for _ in range(40):
+            try:
+                await self.engine.ask("call", method="penelope_audit")
+                return
+            except RuntimeError:
+                await asyncio.sleep(0.1)
+        await self.engine.ask("call", method="penelope_audit")
+
     async def _inspect(self, rows: int) -> None:
         """Raises `AssertionError` or `RuntimeError` in the words of the first thing amiss."""
         await self._idle()
-        await self.engine.ask("call", method="penelope_audit")
+        await self._audit()
         found = await self.engine.look()
         self.found.kv = {**found.get("resident", {}), **found.get("host_resident", {})}
         self.found.statistics = found.get("statistics", {})
@@ -319,13 +329,15 @@ async def _joined(events: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
     """A stream's pieces put together as the answer that is not streamed."""
     texts: dict[int, str] = {}
     ends: dict[int, str] = {}
+    usage: dict[str, Any] = {}
     async for event in events:
         if "error" in event:
             return event
+        usage = event.get("usage") or usage
         for choice in event.get("choices", ()):
             index = choice["index"]
             piece = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
             texts[index] = texts.get(index, "") + piece
             ends[index] = choice.get("finish_reason") or ends.get(index, "none")
     choices = [{"text": texts[i], "finish_reason": ends[i]} for i in sorted(texts)]
-    return {"choices": choices}
+    return {"choices": choices, "usage": usage}

@@ -38,6 +38,10 @@ class Writer:
         self.kind = kind
         self.limits = limits
         self.fresh = 0
+        # Together more than the pool holds, so that who returns finds some of it gone.
+        self.openings = [
+            source.randrange(limits.pool // 5, limits.pool // 2) for _ in range(CONVERSATIONS)
+        ]
 
     def phases(self) -> tuple[tuple[Operation, ...], ...]:
         return tuple(self.phase() for _ in range(self.source.randrange(4, 9)))
@@ -79,7 +83,7 @@ class Writer:
         }
         if source.random() < 0.12:
             found["leaves"] = round(source.random() * 0.3, 4)
-        if not sampled and source.random() < 0.7:
+        if not sampled and prompt["cut"] is None and source.random() < 0.8:
             found["keep"] = prompt["history"]
         return found
 
@@ -88,13 +92,14 @@ class Writer:
         source = self.source
         self.fresh += 1
         conversation = source.randrange(CONVERSATIONS)
-        if source.random() < 0.35:
+        if source.random() < 0.2:
             length = self.limits.prompt(source)
             return {"history": conversation, "cut": 0, "fresh": [self.fresh, length]}
         length = source.choice([1, 2, 5, self.limits.page, source.randrange(1, 90)])
-        cut = None if source.random() < 0.75 else source.randrange(1, self.limits.pool)
+        cut = None if source.random() < 0.85 else source.randrange(1, self.limits.pool)
         found: Fields = {"history": conversation, "cut": cut, "fresh": [self.fresh, length]}
-        if source.random() < 0.15:
+        found["opening"] = self.openings[conversation]
+        if source.random() < 0.1:
             # Up to a limit exactly, whatever was said before.
             found["total"] = self.limits.prompt(source)
         return found

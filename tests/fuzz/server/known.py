@@ -51,6 +51,7 @@ KNOWN: tuple[Known, ...] = (
 )
 
 NOT_ASKED = {
+    "stop_regex that is no regular expression": "the process that serves HTTP ends",
     "top_logprobs_num beyond the vocabulary": "the scheduler dies in `topk`",
     "custom_logit_processor that is no JSON": "the scheduler dies in `from_str`",
 }

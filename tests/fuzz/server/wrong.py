@@ -52,7 +52,6 @@ SAMPLING: tuple[dict[str, Any], ...] = (
     {"regex": "(", "max_new_tokens": 4},
     {"ebnf": "root ::=", "max_new_tokens": 4},
     {"json_schema": "{}", "regex": "a"},
-    {"stop_regex": "["},
     {"n": 0},
     {"n": -1},
     {"beam_width": 0},
