@@ -1,9 +1,11 @@
-"""The first seconds of `make fuzz-server`: what it once found, and a few drawn episodes."""
+"""The first episodes of `make fuzz-server`: what it once found, and a few drawn ones.
+
+Not a part of `make test`: `pytest tests/fuzz/server/test_live.py`, some minutes.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +16,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 EPISODES = 4
 
 
-def test_a_few_episodes_find_nothing(tmp_path: Path, engines: Any) -> None:
-    engines.stop()
+def test_a_few_episodes_find_nothing(tmp_path: Path) -> None:
     fuzzer = Fuzzer(tmp_path, stock=False)
     episodes = drawn(3, 0)
     try:
