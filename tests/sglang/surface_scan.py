@@ -6,6 +6,7 @@ Read off the installed source: a new name appears here before it fails in a batc
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,10 @@ def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
     for file in sorted(root.rglob("*.py")):
         name = file.relative_to(root).as_posix()
         if not name.startswith(ELSEWHERE + OTHER_PROCESS):
-            yield name, ast.parse(file.read_text())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the engine's own spelling
+                tree = ast.parse(file.read_text())
+            yield name, tree
 
 
 def attributes(tree: ast.Module) -> Iterator[tuple[str, bool]]:
