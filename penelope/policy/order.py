@@ -106,9 +106,12 @@ def _before(one: tuple[Score, int, NodeId], other: tuple[Score, int, NodeId]) ->
 
 
 def cost_class(cost: int) -> int:
-    """Rounded down to a class, two an octave: 1, 2, 3, 4, 6, 8, 12, 16, 24, …"""
+    """Rounded down to a class, two an octave: 1, 2, 3, 4, 6, 8, 12, 16, 24, …
+
+    The least is 1, so that a weight tells histories apart that cost nothing.
+    """
     if cost < 2:
-        return cost
+        return 1
     half = 1 << (cost.bit_length() - 2)
     return cost // half * half
 
@@ -116,7 +119,7 @@ def cost_class(cost: int) -> int:
 def next_class(cost: int) -> int:
     """The least cost of the class above."""
     if cost < 2:
-        return cost + 1
+        return 2
     half = 1 << (cost.bit_length() - 2)
     return (cost // half + 1) * half
 

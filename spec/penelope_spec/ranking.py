@@ -102,13 +102,13 @@ def _standing(state: State, leaf: Node) -> tuple[int, int, int | None]:
     span = _history(state, leaf)
     at = state.nodes[span[0]].start
     cost = state.config.linear_cost + at
-    classes = [0, *(odd << n for odd in (1, 3) for n in range(cost.bit_length() + 1))]
+    classes = [odd << n for odd in (1, 3) for n in range(cost.bit_length() + 1)]
     places = [
         k
         for k, ticket in enumerate(state.waiting.order)
         if state.waiting.places[ticket].node in span
     ]
-    return at, max(c for c in classes if c <= cost), min(places, default=None)
+    return at, max(c for c in classes if c <= max(1, cost)), min(places, default=None)
 
 
 def _turn(state: State, leaf: Node) -> tuple[bool, Fraction, int]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penelope import cli
@@ -263,6 +263,7 @@ def judged(
     named=st.sampled_from(["-", "/dev/stdin", "/dev/fd/0"]),
     model=st.sampled_from(["qwen3-8b", "-"]),
 )
+@settings(max_examples=20)  # each starts a process
 @pytest.mark.slow
 def test_standard_input_is_read_or_refused(content: bytes, named: str, model: str) -> None:
     """In a process of its own, because it has only one."""

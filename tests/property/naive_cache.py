@@ -195,8 +195,8 @@ class Cache:
     def score(self, space: Space, leaf: Units) -> Fraction:
         """What losing the next pages would cost, times how soon they will be wanted."""
         at = len(self.span(space, leaf)[0]) - self.rules.page
-        classes = [0, *(c * 2**i for c in (1, 3) for i in range(16))]
-        cost: int = max(c for c in classes if c <= self.rules.linear + at)
+        classes = [c * 2**i for c in (1, 3) for i in range(16)]
+        cost: int = max(c for c in classes if c <= max(1, self.rules.linear + at))
         place = self.place(space, leaf)
         if place is not None:
             return cost * (Fraction(1, TAU) + Fraction(1, 2 * (place + 1)))

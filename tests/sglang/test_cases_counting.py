@@ -162,7 +162,10 @@ def resident(s: Steps, tier: Residency) -> list[tuple[int, ...]]:
 
 
 def test_case_82_events_tell_each_move_once_with_its_parent_first() -> None:
+    from penelope.runtime.announcing import Announce
+
     s = Steps(pool=64, host=48, swap=8, block=8, events=True)
+    s.cache.placement._mode = Announce.EXACT  # as PENELOPE_KV_EVENTS=exact
     router = Router()
     source = random.Random(3)
     for turn in range(60):
