@@ -27,7 +27,7 @@ def test_verify_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].startswith("status")
     assert lines[1].startswith("proved ")
     assert lines[1].endswith("of two spans of equal length the earlier never costs more")
-    assert "4 of 4 proved" in lines[-2]
+    assert "6 of 6 proved" in lines[-2]
     assert "0 unknown" in lines[-2]
     assert lines[-1].endswith("broken variants refuted.")
 
