@@ -164,13 +164,13 @@ def resident(s: Steps, tier: Residency) -> list[tuple[int, ...]]:
 def test_case_82_events_tell_each_move_once_with_its_parent_first() -> None:
     from penelope.runtime.announcing import Announce
 
-    s = Steps(pool=64, host=48, swap=8, block=8, events=True)
+    s = Steps(pool=64, host=24, swap=8, block=8, events=True)
     s.cache.placement._mode = Announce.EXACT  # as PENELOPE_KV_EVENTS=exact
     router = Router()
     source = random.Random(3)
     for turn in range(60):
         start = source.choice((1, 101, 201, 301))
-        s.serve([*range(start, start + source.randrange(8, 25)), 500 + turn], new=2)
+        s.serve([*range(start, start + source.randrange(20, 40)), 500 + turn], new=2)
         router.follow(s.cache.take_events(), s.page)
         for medium, tier in (("GPU", Residency.DEVICE), ("CPU_PINNED", Residency.HOST)):
             assert router.blocks(medium) == resident(s, tier)
