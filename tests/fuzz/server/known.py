@@ -1,7 +1,7 @@
-"""Faults of SGLang 0.5.23 itself, left out by name: each happens without Penelope too.
+"""What is taken for a fault of SGLang 0.5.23 itself, left out by name.
 
-`make fuzz-server ARGS="--stock --episode FILE"` shows one on SGLang's own cache; the episodes in
-`episodes/stock-*.json` are there for that, and are not played otherwise.
+Read off its code or its traceback: nothing of Penelope is on the path.  Whether each happens on
+SGLang's own cache as well is still to be shown (`make fuzz-server ARGS="--stock --episode FILE"`).
 """
 
 from __future__ import annotations
