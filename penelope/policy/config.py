@@ -177,12 +177,9 @@ def ordering(name: str) -> tuple[Order, bool]:
 
 def policy(name: str) -> tuple[Position, Granularity]:
     """The switches of a named policy.  Raises `InvalidConfigError` for an unknown name."""
-    known = isinstance(name, str)
-    found = POLICIES["penelope"] if known and name in ORDERS else None
-    if known and found is None:
-        found = POLICIES.get(name)
-    if found is None:
+    try:
+        return POLICIES["penelope" if name in ORDERS else name]
+    except (KeyError, TypeError):
         raise InvalidConfigError(
             f"unknown policy '{name}': choose from {', '.join((*POLICIES, *ORDERS))}"
-        )
-    return found
+        ) from None

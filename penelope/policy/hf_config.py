@@ -51,10 +51,10 @@ class Shape:
     """What was assumed because the type is not known; empty where nothing was."""
 
 
-# Layouts of expert layers that are named by fields whose meaning is not read here.  Guessing would
-# give a wrong cost without a word.
 _RECURRENT_BEGINNINGS = tuple(t for t in RECURRENT_TYPES if t not in EXACT_RECURRENT_TYPES)
 
+# Layouts of expert layers that are named by fields whose meaning is not read here.  Guessing would
+# give a wrong cost without a word.
 _UNREAD_EXPERT_LAYOUTS = (
     "interleave_moe_layer_step",
     "moe_layer_start_index",

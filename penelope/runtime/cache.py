@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from itertools import chain
@@ -402,12 +402,7 @@ class Cache:
 
         Costs what is offered, whatever the cache holds.
         """
-        own = {
-            offered
-            for low, slots in staged.surplus
-            for offered, owned in zip(mine[low - start :], slots, strict=False)
-            if offered == owned
-        }
+        own = {slot for slot, owned in _met(staged, mine, start) if slot == owned}
         offered = set(mine)
         if len(offered) != len(mine):
             raise StoreError("a slot is offered twice in one call: one slot for each unit")
@@ -497,9 +492,10 @@ def _owned(requests: Iterable[Request], start: int, end: int) -> list[int] | Non
 
 def _duplicates(staged: Staged[list[int]], mine: list[int], start: int) -> list[int]:
     """Offered slots for spans that the tree had already, apart from its very own."""
-    return [
-        offered
-        for low, own in staged.surplus
-        for offered, owned in zip(mine[low - start :], own, strict=False)
-        if offered != owned
-    ]
+    return [slot for slot, owned in _met(staged, mine, start) if slot != owned]
+
+
+def _met(staged: Staged[list[int]], mine: list[int], start: int) -> Iterator[tuple[int, int]]:
+    """Offered slots for spans that the tree had already, each with the tree's own."""
+    for low, own in staged.surplus:
+        yield from zip(mine[low - start :], own, strict=False)
