@@ -56,7 +56,7 @@ from penelope.policy.moves import (
     next_transfer,
     settle,
 )
-from penelope.policy.planning import Admitted, Plan, admit, plan, reserve
+from penelope.policy.planning import Admitted, Plan, admit, plan, plan_matched, reserve
 from penelope.policy.queueing import LinedUp, line_up, retire
 from penelope.policy.transitions import (
     Acquired,
@@ -171,6 +171,7 @@ __all__ = [
     "ordering",
     "pack",
     "plan",
+    "plan_matched",
     "policy",
     "private_span",
     "refill",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penelope.policy.amounts import amount
 from penelope.policy.draft import Draft
@@ -10,10 +10,11 @@ from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace, RequestTooLarge, StalePlan
 from penelope.policy.eviction import evict_in
 from penelope.policy.keys import Key
-from penelope.policy.matching import Match, match
+from penelope.policy.matching import Match, match, require_match
 from penelope.policy.transitions import Step, end_of
 from penelope.policy.tree import (
     DEFAULT_NAMESPACE,
+    Lease,
     Namespace,
     Node,
     Receipt,
@@ -21,47 +22,87 @@ from penelope.policy.tree import (
     State,
 )
 
+_HELD: Final = "count {} units as held outside the tree"
+
 
 class Plan(NamedTuple):
-    """What a request must compute and allocate.  It is admissible on the state it was made on."""
+    """What a request needs.  All but its three fields follows from them and from the state that
+    the match was made on, so a plan cannot say what is not so.
+    """
 
     match: Match
-    holes: tuple[tuple[int, int], ...]
-    """Spans [start, end) to recompute by phantom requests, in position order."""
-    awaits: tuple[tuple[int, int], ...]
-    """Spans that are on their way to the device for another request: read them after that."""
-    allocate: int
-    """Device units to allocate: holes, host KV to promote, and new tokens in whole pages."""
-    evict: int
-    """Units that the logical cache, both tiers together, must lose for them."""
-    available: int
-    """Device units that may be freed: unlocked KV, the request's own prefix not counted, less
-    what others were promised."""
-    shortfall: int = 0
-    """Device units that must be freed, by dropping or moving KV."""
-    droppable: int = 0
-    """Units that the logical cache could lose, the request's own prefix not counted."""
+    compute: int
+    """Device units of the request's own: holes and new tokens, output and whole pages included.
+    What else it allocates is promoted."""
+    held: int = 0
+    """Device units that an engine which owns its allocator has given away outside the tree."""
 
     @property
-    def admissible(self) -> bool:
-        """Whether `admit` would accept the plan now."""
-        free = self.match.made_on.free
-        return (
-            self.allocate <= free + self.available
-            and self.evict <= self.droppable
-            and not self.match.leaving
-        )
+    def holes(self) -> tuple[tuple[int, int], ...]:
+        """Spans [start, end) to recompute by phantom requests, in position order."""
+        return self.match.holes
 
     @property
-    def compute(self) -> int:
-        """Holes and new units that get device slots of their own; the rest of `allocate` is
-        promoted."""
-        return self.allocate - self.match.host
+    def awaits(self) -> tuple[tuple[int, int], ...]:
+        """Spans that are on their way to the device for another request: read them after that."""
+        return self.match.awaits
 
     @property
     def new(self) -> tuple[int, int]:
         """The span that the real request computes."""
         return self.match.end, self.match.length
+
+    @property
+    def allocate(self) -> int:
+        """Device units to allocate: what is computed, and host KV to promote."""
+        return self.compute + self.match.host
+
+    @property
+    def evict(self) -> int:
+        """Units that the logical cache, both tiers together, must lose for them."""
+        state = self.match.made_on
+        over = state.logical_used + self.held + self.compute - state.config.logical_capacity
+        return max(0, over)
+
+    @property
+    def available(self) -> int:
+        """Device units that may be freed: unlocked KV, the request's own prefix not counted, less
+        what others were promised."""
+        state = self.match.made_on
+        return state.available - state.free - self._unlocked()[0]
+
+    @property
+    def shortfall(self) -> int:
+        """Device units that must be freed, by dropping or moving KV."""
+        return max(0, self.held + self.allocate - self.match.made_on.free)
+
+    @property
+    def droppable(self) -> int:
+        """Units that the logical cache could lose, the request's own prefix not counted."""
+        return self.match.made_on.evictable - self._unlocked()[1]
+
+    @property
+    def admissible(self) -> bool:
+        """Whether `admit` would accept the plan now."""
+        state = self.match.made_on
+        own_device, own = self._unlocked()
+        return (
+            self.held + self.allocate <= state.available - own_device
+            and self.held <= max(0, state.free)
+            and self.evict <= state.evictable - own
+            and not self.match.leaving
+        )
+
+    def _unlocked(self) -> tuple[int, int]:
+        """Units that the request's own lock makes unavailable: on the device, and in all."""
+        nodes = self.match.made_on.nodes
+        device = both = 0
+        for span in self.match.spans:
+            if span.residency is not Residency.HOLE and not nodes[span.node].locks:
+                both += span.length
+                if span.residency is Residency.DEVICE:
+                    device += span.length
+        return device, both
 
 
 def plan(
@@ -86,23 +127,28 @@ def plan(
             f"the request needs {total} units and the device holds "
             f"{state.config.device_capacity}: shorten it or enlarge the device cache"
         )
-    own_device = own = 0  # what the request's own lock makes unavailable
-    for span in matched.spans:
-        if span.residency is not Residency.HOLE and not state.nodes[span.node].locks:
-            own += span.length
-            if span.residency is Residency.DEVICE:
-                own_device += span.length
-    fresh = matched.hole + total - matched.end
-    over = state.logical_used + fresh - state.config.logical_capacity
+    return Plan(matched, matched.hole + total - matched.end)
+
+
+def plan_matched(matched: Match, *, units: int = 0, held: int = 0) -> Plan:
+    """Plan for an engine that owns its allocator: hold a matched path, and free room beside it.
+
+    Admitted, the plan locks the path, undertakes to refill its holes, and promises the device to
+    its host KV and to `units` more, which the engine allocates itself.  `held` is what the engine
+    has given away outside the tree; it counts as reserved until the receipt is released.
+
+        undertake refills    admit(plan_matched(matched))
+        bring host KV        admit(plan_matched(matched, held=h)), then its transfers
+        make room for n      admit(plan_matched(nothing, units=n, held=h)), then its transfers
+
+    Raises `StalePlan` for what is no match, `InvalidAmount`.
+    """
+    if not isinstance(matched, Match):
+        raise StalePlan(f"this is {type(matched).__name__} and no match: match the key")
     return Plan(
         matched,
-        matched.holes,
-        matched.awaits,
-        fresh + matched.host,
-        max(0, over),
-        state.available - state.free - own_device,
-        max(0, fresh + matched.host - state.free),
-        state.evictable - own,
+        amount(units, "make room for {} units"),
+        amount(held, _HELD),
     )
 
 
@@ -124,13 +170,15 @@ def admit(state: State, plan: Plan) -> Admitted:
     then reserves what the plan allocates.  Where that needs KV to move between the tiers, the
     units are promised instead, and nobody else can get them.  All or nothing: raises `StalePlan`
     if the plan was made on another state, `InFlight` if a matched span is leaving,
-    `InsufficientSpace` if the plan is not admissible.
+    `InsufficientSpace` if the plan is not admissible, `InvalidAmount`.
     At risk: `no-in-use-eviction`, `minimal-eviction`, `one-hole`, `unified-order`.
     """
     if not isinstance(plan, Plan):
         raise StalePlan(f"this is {type(plan).__name__} and no plan: plan the request")
-    plan.match.require(state)
+    require_match(plan.match, state)
     plan.match.require_settled()
+    amount(plan.compute, "compute {} units")
+    amount(plan.held, _HELD)
     if not plan.admissible:
         raise InsufficientSpace(
             f"the request must free {plan.shortfall} units where {plan.available} are evictable: "
@@ -145,9 +193,10 @@ def admit(state: State, plan: Plan) -> Admitted:
         if span.residency is Residency.HOLE and not span.arriving:
             hole = draft.nodes[span.node]
             draft.change(hole, hole._replace(filler=receipt.id))
+    if plan.held:
+        draft.set_lease(receipt.id, Lease(node.id, plan.held))
     freed = evict_in(draft, plan.evict)
-    promote = plan.match.host
-    _promise(draft, receipt, plan.compute, promote)
+    _promise(draft, receipt, plan.compute, plan.match.host)
     draft.keep_promises()
     draft.merge_path(node.id, used_now=True)
     return Admitted(*draft.close(), receipt, freed, _pending(draft, receipt))

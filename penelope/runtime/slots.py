@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 from penelope.policy import (
@@ -87,21 +87,22 @@ class SlotTable(Generic[S]):
         self._nodes: dict[NodeId, Rope[S]] = {}
         self._moves: dict[MoveId, Rope[S]] = {}
 
-    def slots(self, node: NodeId, start: int, end: int) -> tuple[S, ...]:
-        """The slots of positions [start, end) of a resident node, in pieces."""
-        return self._nodes[node].cut(start, end)
+    def part(self, node: NodeId, start: int, end: int) -> S:
+        """The slots of positions [start, end) of a resident node, as one."""
+        return self._whole(self._nodes[node].cut(start, end))
 
-    def nodes(self) -> Iterable[NodeId]:
-        """The nodes that hold slots."""
-        return self._nodes.keys()
+    def items(self, tier: Residency = Residency.DEVICE) -> Iterator[tuple[NodeId, int, S]]:
+        """(node, start, slots) of every node with KV in a tier."""
+        for node, rope in self._nodes.items():
+            if rope.tier is tier:
+                yield node, rope.start, self._whole(rope.pieces)
 
-    def ropes(self) -> Iterable[tuple[NodeId, Rope[S]]]:
-        """Every node that holds slots, and these."""
-        return self._nodes.items()
+    def fresh(self, move: MoveId) -> S:
+        """The slots that a move in flight fills."""
+        return self._whole(self._moves[move].pieces)
 
-    def arriving(self) -> Iterable[tuple[MoveId, tuple[S, ...]]]:
-        """The fresh slots of every move in flight."""
-        return ((move, rope.pieces) for move, rope in self._moves.items())
+    def _whole(self, pieces: tuple[S, ...]) -> S:
+        return pieces[0] if len(pieces) == 1 else self._concat(list(pieces))
 
     def stage(
         self, effects: Iterable[Effect], offered: Callable[[int, int], S] | None = None
@@ -127,6 +128,10 @@ class SlotTable(Generic[S]):
             follow.cleared,
             effects,
         )
+
+    def clear(self) -> None:
+        """Forget all slots; they are free by other means."""
+        self.commit(self.stage([Reset()]))
 
     def commit(self, staged: Staged[S]) -> None:
         """Make it so.  Cannot fail."""

@@ -1,8 +1,7 @@
 """SGLang's prefix cache, kept by the pure core.
 
-One mutable cell, ``state``; every operation is a pure step whose effects the
-slot table carries out.  SGLang's allocator owns the device memory: the core is
-told what SGLang allocated and freed, and reserves nothing itself.
+SGLang's allocator owns the device memory; a `Mirror` keeps the core's state beside it.  Here
+SGLang's interface is answered from the mirror, and what happens there is counted and announced.
 """
 
 from __future__ import annotations
@@ -30,17 +29,22 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 
 from penelope import policy
 from penelope.policy import (
+    Config,
     Effect,
     Key,
     Match,
     Namespace,
-    Plan,
     Receipt,
     ReceiptId,
     Residency,
     State,
 )
+from penelope.runtime.exchange import Carried
+from penelope.runtime.mirror import Mirror
+from penelope.runtime.slots import SlotTable
+from penelope.runtime.store import StoreError
 from penelope.sglang_adapter.events import PlacementEvents
+from penelope.sglang_adapter.memory import Memory
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.paths import (
     Path,
@@ -51,14 +55,14 @@ from penelope.sglang_adapter.paths import (
     weights_of,
 )
 from penelope.sglang_adapter.refilling import Refilling
-from penelope.sglang_adapter.slots import Offer, SlotTable
 from penelope.sglang_adapter.statistics import Statistics
-from penelope.sglang_adapter.tiers import Tiers
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    from penelope.sglang_adapter.host_memory import HostMemory
 
 logger = logging.getLogger(__name__)
 
@@ -78,23 +82,33 @@ class PenelopeCache(BasePrefixCache):
         self.options = options
         self.statistics = Statistics()
         self.refilling = Refilling()
-        self.tiers: Tiers | None = None
+        self.host: HostMemory | None = None
         if options.host_tokens:
             # It relies on more of SGLang than the rest does.
             from penelope.sglang_adapter.host_memory import HostMemory
 
             pool = self.token_to_kv_pool_allocator.get_kvcache()
-            self.tiers = Tiers(self, HostMemory(pool, options.host_tokens, self.page_size))
-        self.slots = SlotTable(self._free_slots, self._free_host, self.device)
+            self.host = HostMemory(pool, options.host_tokens, self.page_size)
+        memory = Memory(self.token_to_kv_pool_allocator, self.host)
+        self.mirror: Mirror[torch.Tensor] = Mirror(self._config(), memory, torch.cat, self)
         self.placement = PlacementEvents(params, options.kv_events)
         self.kv_events = self.placement.recorder
         self.weights = 0
         """How often the model's weights have changed: KV of others is another namespace's."""
-        self._recent: Match | None = None
-        self.state = self._empty_state()
+        self._empty = torch.empty((0,), dtype=torch.int64, device=self.device)
         if params.enable_metrics:
             self.init_metrics_collector()
             self.statistics.export(self.metrics_collector)
+
+    @property
+    def state(self) -> State:
+        """What the core holds now."""
+        return self.mirror.state
+
+    @property
+    def slots(self) -> SlotTable[torch.Tensor]:
+        """Which slots each of its nodes has."""
+        return self.mirror.slots
 
     # What SGLang asks about
 
@@ -120,7 +134,7 @@ class PenelopeCache(BasePrefixCache):
 
     def all_values_flatten(self) -> torch.Tensor:
         parts = [slots for _, _, slots in self.slots.items()]
-        return torch.cat(parts) if parts else self.slots.empty
+        return torch.cat(parts) if parts else self._empty
 
     def pretty_print(self) -> None:
         """SGLang asks for it when an allocation has failed."""
@@ -156,13 +170,13 @@ class PenelopeCache(BasePrefixCache):
         namespace = namespace_of(req, self.weights)
         matched = policy.match(self.state, packed, namespace, at_most=limit)
         if matched.spans:
-            self.apply(*policy.touch(self.state, matched))
+            self.mirror.apply(*policy.touch(self.state, matched))
         return matched
 
     def path_device_indices(self, node: Path) -> torch.Tensor:
         """Slots along a path; those of page 0, never handed out, stand in for a hole."""
         if node.end == 0:
-            return self.slots.empty
+            return self._empty
         parts: list[torch.Tensor] = []
         for span in self.find(node).spans:
             if span.residency is Residency.DEVICE:
@@ -203,17 +217,14 @@ class PenelopeCache(BasePrefixCache):
 
     def inc_lock_ref(self, node: Path) -> IncLockRefResult:
         before = self.evictable_size()
-        acquired = policy.acquire(self.state, self.find(node))
-        self.apply(acquired.state, acquired.effects)
-        return IncLockRefResult(
-            delta=self.evictable_size() - before, node_id=int(acquired.receipt.id)
-        )
+        receipt = self.mirror.lock(self.find(node))
+        return IncLockRefResult(delta=self.evictable_size() - before, node_id=int(receipt.id))
 
     def dec_lock_ref(self, node: Path, params: DecLockRefParams | None = None) -> DecLockRefResult:
         """Release by receipt; a second release of one receipt is refused by the core."""
         assert params is not None, "a lock is released with its receipt"
         before = self.evictable_size()
-        self.apply(*policy.release(self.state, Receipt(ReceiptId(params.node_id))))
+        self.mirror.release(Receipt(ReceiptId(params.node_id)))
         return DecLockRefResult(delta=self.evictable_size() - before)
 
     def lock_for_refill(self, path: Path) -> TreeLock:
@@ -221,11 +232,8 @@ class PenelopeCache(BasePrefixCache):
 
         SGLang allocates and evicts for the whole batch later, so nothing is reserved here.
         """
-        matched = self.find(path)
-        undertaken = Plan(matched, path.holes, path.awaits, allocate=0, evict=0, available=0)
-        admitted = policy.admit(self.state, undertaken)
-        self.apply(admitted.state, admitted.effects)
-        return TreeLock(path, DecLockRefParams(node_id=int(admitted.receipt.id)))
+        receipt = self.mirror.undertake(self.find(path))
+        return TreeLock(path, DecLockRefParams(node_id=int(receipt.id)))
 
     def release_aborted_request(self, handle: CacheRequestHandle) -> None:
         self.refilling.drop_if(handle, self)
@@ -241,7 +249,7 @@ class PenelopeCache(BasePrefixCache):
 
     def bring(self, path: Path) -> bool:
         """Whether all KV of a locked path is on the device now."""
-        return not path.host or (self.tiers is not None and self.tiers.bring(path))
+        return not path.host or self.mirror.bring(self.find(path))
 
     # Writing
 
@@ -249,7 +257,7 @@ class PenelopeCache(BasePrefixCache):
         """The slots that a phantom request computes become the tree's."""
         start, end = span
         step = policy.refill(self.state, _receipt(lock), start, end)
-        surplus = self.apply(
+        surplus = self.mirror.apply(
             step.state, step.effects, lambda low, high: slots[low - start : high - start].clone()
         )
         assert not surplus, f"[{start}, {end}) had KV before it was refilled"
@@ -273,7 +281,7 @@ class PenelopeCache(BasePrefixCache):
         def offer(start: int, end: int) -> torch.Tensor:
             return row[start:end].to(dtype=torch.int64, copy=True)
 
-        duplicates = self.apply(step.state, step.effects, offer)
+        duplicates = self.mirror.apply(step.state, step.effects, offer)
         path = Path(req.lock.node.namespace, key, aligned)
         for start, end in duplicates:
             self._replace_duplicate(req, start, end, self.slots_between(path, (start, end)))
@@ -300,12 +308,7 @@ class PenelopeCache(BasePrefixCache):
             return EvictResult()
         started = time.perf_counter()
         before = self.state.totals.device
-        if self.tiers is None:
-            step = policy.evict(self.state, need)
-            self.apply(step.state, step.effects)
-            dropped = step.freed
-        else:
-            dropped = self.tiers.make_room(-(-need // self.page_size) * self.page_size)
+        dropped = self.mirror.make_room(-(-need // self.page_size) * self.page_size)
         freed = before - self.state.totals.device
         self.statistics.add("evictions")
         self.statistics.add("evicted_tokens", dropped)
@@ -316,12 +319,9 @@ class PenelopeCache(BasePrefixCache):
     def reset(self) -> None:
         """Forget everything.  SGLang clears the allocator itself."""
         self.refilling.drop(self)
-        policy.reset(self.state)  # refuses while a request holds a lock
-        self.slots.clear()
-        if self.tiers is not None:
-            self.tiers.memory.clear()
-        self.state = self._empty_state()
-        self._recent = None
+        self.mirror.forget(self._config())
+        if self.host is not None:
+            self.host.clear()
         self.placement.cleared(self.weights)
         self.statistics.follow(self.state, ())
 
@@ -336,47 +336,27 @@ class PenelopeCache(BasePrefixCache):
             return
         self.weights += 1
         self.placement.cleared(self.weights)
-        step = policy.evict(self.state, self.state.evictable)
-        self.apply(step.state, step.effects)
-        self.statistics.add("evicted_tokens", step.freed)
+        self.statistics.add("evicted_tokens", self.mirror.drop_all())
 
     # Inside
 
-    def _empty_state(self) -> State:
-        capacity = self.token_to_kv_pool_allocator.size
-        return policy.empty(self.options.config(capacity, self.page_size))
+    def _config(self) -> Config:
+        return self.options.config(self.token_to_kv_pool_allocator.size, self.page_size)
 
     def find(self, path: Path) -> Match:
         """Where a path lies in the tree now."""
-        recent = self._recent
-        if (
-            recent is None
-            or recent.made_on is not self.state
-            or recent.end != path.end
-            or recent.key != path.key
-            or recent.namespace != path.namespace
-        ):
-            recent = policy.match(self.state, path.key, path.namespace, at_most=path.end)
-            assert recent.end == path.end, f"{path.end} tokens were matched, {recent.end} are left"
-            self._recent = recent
-        return recent
+        return self.mirror.find(path.key, path.namespace, path.end)
 
-    def apply(
-        self, state: State, effects: tuple[Effect, ...], offer: Offer | None = None
-    ) -> list[Range]:
-        before, self.state = self.state, state
-        self.placement.record(before, state, effects)
-        surplus = self.slots.apply(effects, offer)
-        self.statistics.follow(state, effects)
-        return surplus
+    def followed(self, before: State, after: State, effects: tuple[Effect, ...]) -> None:
+        self.placement.record(before, after, effects)
+        self.statistics.follow(after, effects)
 
-    def _free_slots(self, slots: torch.Tensor) -> None:
-        # Pieces of a node are whole pages: each starts at the beginning of one.
-        self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
+    def carried(self, done: Carried) -> None:
+        self.statistics.moved(done)
 
-    def _free_host(self, slots: torch.Tensor) -> None:
-        assert self.tiers is not None, "host slots without a host tier"
-        self.tiers.memory.free(slots)
+    def not_carried(self, error: StoreError) -> None:
+        logger.error("Penelope leaves KV where it is: %s", error)
+        self.statistics.add("failed_moves")
 
     def _packed(self, key: RadixKey) -> tuple[Key, int]:
         tokens: array[int] = key.token_ids

@@ -198,8 +198,8 @@ def handshake(_result: None, scheduler: Any) -> None:
         surface.require_known()
         compat.require_hooks([hook.target for hook in HOOKS])
         refusals.require_supported_scheduler(scheduler)
-        if scheduler.tree_cache.tiers is not None:
-            scheduler.tree_cache.tiers.memory.follow(scheduler.forward_stream)
+        if scheduler.tree_cache.host is not None:
+            scheduler.tree_cache.host.follow(scheduler.forward_stream)
         config = scheduler.tree_cache.state.config
         logger.info(
             "Penelope evicts %s, blocks of %d tokens; prefixes are reused in whole pages of %d "

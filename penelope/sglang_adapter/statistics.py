@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penelope.policy import Effect, Residency, State
+from penelope.runtime.exchange import Carried
 from penelope.runtime.gauges import Flow, gauge
 
 
@@ -74,11 +75,12 @@ class Statistics:
         if amount and name in self._counters:
             self._counters[name].inc(amount)
 
-    def moved(self, tokens: int, *, demotion: bool, swap: bool) -> None:
+    def moved(self, done: Carried) -> None:
         """A span has come to the other tier."""
-        self.add("demotions" if demotion else "promotions")
-        self.add("demoted_tokens" if demotion else "promoted_tokens", tokens)
-        if swap:
+        tokens = done.transfer.length
+        self.add("demotions" if done.demotion else "promotions")
+        self.add("demoted_tokens" if done.demotion else "promoted_tokens", tokens)
+        if done.swapped:
             self.add("swaps")
             self.add("swapped_tokens", tokens)
 

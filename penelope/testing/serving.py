@@ -28,7 +28,8 @@ from penelope.policy import (
     pack,
 )
 from penelope.runtime import symbolic
-from penelope.runtime.cache import Observer, Offered, Request
+from penelope.runtime.cache import Offered, Request
+from penelope.runtime.keeping import Observer
 from penelope.runtime.store import KVStore, StoreError
 from penelope.testing.audit import TIERS, Audited, audit
 from penelope.testing.errors import ConformanceError

@@ -152,7 +152,7 @@ def shortfall(before: State, transition: str, facts: Facts) -> int:
     if transition == "evict":
         return max(0, facts["need"])
     if transition == "admit":
-        fresh = facts["plan"].allocate - facts["plan"].match.host
+        fresh = facts["plan"].held + facts["plan"].compute
     elif transition == "reserve":
         fresh = facts["units"]
     else:

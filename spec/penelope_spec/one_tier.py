@@ -108,22 +108,14 @@ _NOBODY: Final = ReceiptId(-1)
 
 
 def _planned(planned: Plan, alike: State) -> Plan:
-    """The same request planned where all KV is in one tier: nothing is to be promoted there."""
+    """The same request planned where all KV is in one tier: nothing is to be promoted there.
+
+    What is held outside the tree is asked for like the rest: an exchange that was given up may
+    have left so much in the swap buffer that there is no room for it until KV is dropped.
+    """
     asked = planned.match
     found = match(alike, asked.key, asked.namespace, at_most=asked.end)
-    fresh = planned.allocate - asked.host
-    over = alike.logical_used + fresh - alike.config.logical_capacity
-    # That it is admissible is not in question here: it was admitted.  An exchange that was given
-    # up may have left so much in the swap buffer that all KV together is more than the tiers keep.
-    all_of_it = max(alike.config.device_capacity, alike.logical_used)
-    return planned._replace(
-        match=found,
-        allocate=fresh,
-        evict=max(0, over),
-        available=all_of_it,
-        shortfall=0,
-        droppable=all_of_it,
-    )
+    return Plan(found, planned.held + planned.compute)
 
 
 def resident(state: State) -> set[Page]:

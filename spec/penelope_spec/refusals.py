@@ -34,7 +34,7 @@ from penelope.policy import (
 from penelope.policy.waiting import IN_VIEW
 from penelope_spec.abstraction import finite, move_name, picture
 from penelope_spec.balance import recount
-from penelope_spec.facts import Facts
+from penelope_spec.facts import Facts, shortfall
 from penelope_spec.logic import NODE
 from penelope_spec.relations import Claim, Setting
 from penelope_spec.room import (
@@ -143,7 +143,9 @@ def _key_is_no_units(asked: Asked) -> bool:
 
 def _amount_is_negative(asked: Asked) -> bool:
     given = asked.facts
-    amounts = (given.get("need"), given.get("units"), given.get("extra"), given.get("at_most"))
+    amounts = [given.get("need"), given.get("units"), given.get("extra"), given.get("at_most")]
+    if "plan" in given:
+        amounts += (given["plan"].compute, given["plan"].held)
     return any(amount is not None and amount < 0 for amount in amounts)
 
 
@@ -182,8 +184,10 @@ def _plan_does_not_fit(asked: Asked) -> bool | None:
     state, plan = asked.state, asked.facts["plan"]
     own = {tier: unlocked(state, plan.match, tier) for tier in Residency}
     if (
-        plan.allocate > available(state) - own[Residency.DEVICE]
-        or plan.evict > evictable(state) - own[Residency.DEVICE] - own[Residency.HOST]
+        plan.held + plan.allocate > available(state) - own[Residency.DEVICE]
+        or plan.held > room(state).free
+        or shortfall(state, "admit", asked.facts)
+        > evictable(state) - own[Residency.DEVICE] - own[Residency.HOST]
     ):
         return True
     return _host_is_stuck(state, with_locked(state, plan.match), promote=plan.match.host)
@@ -303,6 +307,7 @@ REASONS: Final[dict[str, dict[type[Refused], Reason]]] = {
     "admit": {
         StalePlan: _made_on_another_state,
         InFlight: _matched_span_leaves,
+        InvalidAmount: _amount_is_negative,
         InsufficientSpace: _plan_does_not_fit,
     },
     "release": {UnknownReceipt: _receipt_is_not_live},

@@ -190,7 +190,11 @@ def progress(turned: Turned) -> list[str]:
     elif turned.transition == "reserve":
         lacking = _lacking(turned, turned.facts["units"], unlocked, counted)
     elif turned.transition == "admit":
-        lacking = _lacking(turned, turned.facts["plan"].allocate, unlocked, counted)
+        plan = turned.facts["plan"]
+        lacking = _lacking(turned, plan.held + plan.allocate, unlocked, counted)
+        used = counted.device + counted.reserved + counted.inbound
+        free = turned.before.config.device_capacity - used
+        lacking.append((plan.held, free, "held by nobody"))
     else:
         return []
     if any(asked > available for asked, available, _ in lacking):

@@ -58,6 +58,7 @@ from penelope.policy import (
     settle,
     touch,
 )
+from penelope.runtime.exchange import exchange
 from penelope_spec import check_refused, check_state, check_step
 
 Done = TypeVar("Done", Step, Acquired, Admitted, Begun, Evicted, Inserted, Refilled)
@@ -144,6 +145,9 @@ class Scene:
         """Put a transfer in flight."""
         return self._did("begin", lambda s: begin(s, transfer), transfer=transfer).move
 
+    def copy(self, move: MoveId, transfer: Transfer) -> None:
+        """Pictures have no memory."""
+
     def arrive(self, move: MoveId) -> Step:
         return self._did("end", lambda s: end(s, move), move=move)
 
@@ -164,10 +168,7 @@ class Scene:
 
     def carry_out(self, receipt: Receipt) -> list[Transfer]:
         """All moves that a promise needs, one after another; then it is settled."""
-        done = []
-        while (transfer := self.next(receipt)) is not None:
-            self.arrive(self.depart(transfer))
-            done.append(transfer)
+        done = [carried.transfer for carried in exchange(self, receipt)]
         self._did("settle", lambda s: settle(s, receipt), receipt=receipt)
         return done
 

@@ -36,15 +36,15 @@ def audit(cache: PenelopeCache, owners: list[Any]) -> None:
     assert totals.device == resident, f"{resident} slots are resident, not {totals.device}"
     assert totals.reserved == 0, "SGLang reserves, the core does not"
     assert not cache.state.moves, "a move is in flight between two steps"
-    if cache.tiers is not None:
+    if cache.host is not None:
         _audit_host(cache)
     violations = check_state(cache.state)
     assert not violations, violations
 
 
 def _audit_host(cache: PenelopeCache) -> None:
-    assert cache.tiers is not None
-    pool: Any = cache.tiers.memory.pool
+    assert cache.host is not None
+    pool: Any = cache.host.pool
     held = [slots for _, _, slots in cache.slots.items(Residency.HOST)]
     slots = torch.cat(held) if held else torch.empty(0, dtype=torch.int64)
     assert len(torch.unique(slots)) == len(slots), "a host slot has two owners"

@@ -199,10 +199,10 @@ def penelope_configure(
             host_tokens=host,
             swap_tokens=swap or None,
         )
-        if not hasattr(self, "penelope_tiers"):
-            self.penelope_tiers = cache.tiers
-        cache.tiers = self.penelope_tiers if host else None
-        assert not host or cache.tiers is not None, "the engine was started without a host tier"
+        if not hasattr(self, "penelope_host"):
+            self.penelope_host = cache.host
+        cache.host = self.penelope_host if host else None
+        assert not host or cache.host is not None, "the engine was started without a host tier"
         cache.statistics.reset()
     self.tree_cache.reset()
 
@@ -312,7 +312,7 @@ def buffers(cache: PenelopeCache, tier: Residency) -> list[torch.Tensor]:
     pool = cache.token_to_kv_pool_allocator.get_kvcache()
     layers = range(pool.layer_num)
     if tier is Residency.HOST:
-        host: Any = cache.tiers.memory.pool if cache.tiers is not None else None
+        host: Any = cache.host.pool if cache.host is not None else None
         return (
             [] if host is None else [b[i] for i in layers for b in (host.k_buffer, host.v_buffer)]
         )

@@ -338,9 +338,9 @@ class Steps:
         return [*self.kv.k_buffer, *self.kv.v_buffer]
 
     def _host(self) -> list[Any]:
-        if self.cache.tiers is None:
+        if self.cache.host is None:
             return []
-        return list(self.cache.tiers.memory.pool.host_kv_data_refs)
+        return list(self.cache.host.pool.host_kv_data_refs)
 
 
 def marks(tokens: Sequence[int]) -> list[int]:

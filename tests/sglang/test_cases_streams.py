@@ -30,8 +30,8 @@ Z = list(range(201, 225))
 def streamed(late: Callable[[list[Callable[[], None]]], None] | None = None, **sizes: Any) -> Steps:
     """Steps whose copies go on the stream; `late` may put them somewhere else on it."""
     s = Steps(**{"pool": 64, "host": 48, "swap": 8, "block": 8, **sizes})
-    assert s.cache.tiers is not None
-    memory: Any = s.cache.tiers.memory
+    assert s.cache.host is not None
+    memory: Any = s.cache.host
     copy = memory.copy
 
     def enqueue(device: Any, host: Any, target: Residency) -> None:
@@ -113,8 +113,8 @@ def test_case_61_indices_of_a_copy_are_not_changed_while_it_waits() -> None:
     """Nothing is reused in place: a slot goes on only behind the copy that reads it."""
     s = streamed(swap=8, host=32)
     asked: list[tuple[Any, Any, list[int], list[int]]] = []
-    assert s.cache.tiers is not None
-    memory: Any = s.cache.tiers.memory
+    assert s.cache.host is not None
+    memory: Any = s.cache.host
     enqueue = memory.copy
 
     def noting(device: Any, host: Any, target: Residency) -> None:
@@ -141,8 +141,8 @@ class Accelerator:
         module = SimpleNamespace(current_stream=lambda: stream)
         monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
         s = Steps(host=32, swap=8)
-        assert s.cache.tiers is not None
-        self.memory: Any = s.cache.tiers.memory
+        assert s.cache.host is not None
+        self.memory: Any = s.cache.host
         self.memory._device = torch.device("meta")  # neither the CPU nor there
         self.memory.pool = SimpleNamespace(
             backup_from_device_all_layer=lambda *_: self.told.append("out"),

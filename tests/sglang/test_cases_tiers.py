@@ -26,8 +26,8 @@ HOST = Residency.HOST
 @contextmanager
 def failing(s: Steps, monkeypatch: pytest.MonkeyPatch, *numbers: int) -> Iterator[list[str]]:
     """Copies fail by their number; what was asked for is told."""
-    assert s.cache.tiers is not None
-    memory, told = s.cache.tiers.memory, list[str]()
+    assert s.cache.host is not None
+    memory, told = s.cache.host, list[str]()
     copy = memory.copy
 
     def sometimes(device: Any, host: Any, target: Residency) -> None:

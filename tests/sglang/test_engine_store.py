@@ -8,17 +8,13 @@ from typing import Any
 
 import pytest
 
-from penelope.policy import Config, Effect, Residency, State
-from penelope.runtime.cache import Cache
-from penelope.runtime.slots import Staged
+from penelope.policy import Config, Residency
 from penelope.runtime.store import StoreError
 from penelope.testing import (
-    ONE_TIER,
     TWO_TIERS,
     ConformanceError,
     InspectableStore,
     StoreSuite,
-    check_cache,
     check_store,
 )
 
@@ -120,69 +116,3 @@ def test_a_copy_that_leaves_out_a_layer_is_noticed() -> None:
 
     with pytest.raises(ConformanceError, match=r"^moves-do-not-evict: "):
         check_store(OneLayer, config=TWO_TIERS, misuse=False)
-
-
-class Shadowed(Cache):
-    """The runtime's cache, with the adapter's table following beside the runtime's own."""
-
-    def __init__(self, *arguments: Any) -> None:
-        import torch
-
-        from penelope.sglang_adapter.slots import SlotTable
-
-        super().__init__(*arguments)
-        self.torch = torch
-        self.freed: dict[Residency, list[int]] = {DEVICE: [], HOST: []}
-        self.table_of_tensors = SlotTable(
-            lambda slots: self.freed[DEVICE].extend(slots.tolist()),
-            lambda slots: self.freed[HOST].extend(slots.tolist()),
-            torch.device("cpu"),
-        )
-        self.offered: tuple[list[int], int] = ([], 0)
-
-    def _stage(
-        self,
-        name: str,
-        state: State,
-        effects: tuple[Effect, ...],
-        mine: list[int] | None = None,
-        start: int = 0,
-    ) -> Staged[list[int]]:
-        self.offered = (mine or [], start)
-        return super()._stage(name, state, effects, mine, start)
-
-    def _commit(self, state: State, staged: Staged[list[int]]) -> None:
-        super()._commit(state, staged)
-        mine, start = self.offered
-        self.freed = {DEVICE: [], HOST: []}
-        self.table_of_tensors.apply(
-            staged.effects, lambda low, high: self.torch.tensor(mine[low - start : high - start])
-        )
-        theirs = {
-            (node, tier): slots.tolist()
-            for tier in (DEVICE, HOST)
-            for node, _, slots in self.table_of_tensors.items(tier)
-        }
-        ours = {(node.id, node.residency): slots for node, slots in self.resident()}
-        gone = {DEVICE: [*chain(*staged.freed)], HOST: [*chain(*staged.freed_host)]}
-        if theirs != ours or self.freed != gone:
-            raise ConformanceError("one-copy", f"the tables differ: {theirs} and {ours}")
-
-
-@pytest.mark.parametrize("config", [ONE_TIER, TWO_TIERS], ids=["one tier", "two tiers"])
-def test_the_adapters_table_follows_as_the_runtimes_does(config: Config) -> None:
-    assert check_cache(Shadowed, config=config).seen["admitted"] > 20
-
-
-def test_a_table_that_forgets_a_merge_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penelope.policy import Merge
-    from penelope.sglang_adapter import slots
-
-    apply = slots.SlotTable.apply
-
-    def forgetful(table: Any, effects: Sequence[Effect], offer: Any = None) -> Any:
-        return apply(table, [e for e in effects if not isinstance(e, Merge)], offer)
-
-    monkeypatch.setattr(slots.SlotTable, "apply", forgetful)
-    with pytest.raises(ConformanceError, match=r"^one-copy: the tables differ"):
-        check_cache(Shadowed, config=ONE_TIER)

@@ -17,6 +17,7 @@ from penelope.policy import (
     Key,
     MoveId,
     Node,
+    Plan,
     Receipt,
     ReceiptId,
     Refused,
@@ -114,6 +115,9 @@ def with_a_match(node: Node, state: State, source: State) -> Iterator[Try]:
         yield "line_up", partial(line_up, state, queue), {"queue": queue}
     planned = plan(source, node.key, node.namespace, at_most=node.end)
     yield "admit", lambda: admit(state, planned), {"plan": planned}
+    for units, held in ((-1, 0), (2, -1), (0, state.free), (1, state.free + 1), (1, 1)):
+        told = Plan(matched, units, held)
+        yield "admit", partial(admit, state, told), {"plan": told}
 
 
 def with_a_key(chance: random.Random, state: State, node: Node, receipt: Receipt) -> Iterator[Try]:

@@ -85,7 +85,7 @@ def drops_what_the_request_matched() -> Step:
     before = insert(empty(Config(20, 1, 2)), pack(FIRST)).state
     planned = plan(before, pack([*FIRST, *range(4)]))
     after, effects = lose(before, find(before, 0, 16, FIRST))
-    facts: Facts = {"plan": planned._replace(allocate=20), "effects": effects}
+    facts: Facts = {"plan": planned._replace(compute=20), "effects": effects}
     return Step(before, after, "admit", facts)
 
 
@@ -254,7 +254,7 @@ def test_a_wrong_refusal_is_named() -> None:
     assert told("reserve", units=room + 1) == []
     wrong = check_refused(state, "admit", error, plan=planned)
     assert [v.invariant for v in wrong] == ["progress"]
-    assert check_refused(state, "admit", error, plan=planned._replace(allocate=room + 1)) == []
+    assert check_refused(state, "admit", error, plan=planned._replace(compute=room + 1)) == []
     assert check_refused(state, "insert", NotAPrefix("no")) == []
 
 
@@ -263,7 +263,7 @@ def test_the_requests_own_prefix_is_not_evictable() -> None:
     state = insert(empty(Config(16, 1, 2)), pack(FIRST)).state
     planned = plan(state, pack(FIRST))
     error = InsufficientSpace("no")
-    assert check_refused(state, "admit", error, plan=planned._replace(allocate=2)) == []
+    assert check_refused(state, "admit", error, plan=planned._replace(compute=2)) == []
     assert check_refused(state, "evict", error, need=2) != []
 
 

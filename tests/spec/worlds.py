@@ -33,6 +33,7 @@ from penelope.policy import (
     match,
     pack,
     plan,
+    plan_matched,
     refill,
     release,
     reserve,
@@ -182,6 +183,9 @@ class World:
             planned = plan(self.state, key, namespace, extra=self.random.randrange(3))
         except Refused:
             return
+        if self.random.random() < 0.08:  # as an engine does that owns its allocator
+            units, held = self.random.randrange(3), self.random.randrange(self.state.free + 1)
+            planned = plan_matched(planned.match, units=units, held=held)
         try:
             done = admit(self.state, planned)
         except Refused as error:

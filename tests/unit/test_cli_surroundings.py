@@ -203,17 +203,21 @@ def test_a_file_open_for_reading_takes_no_results(trace: Path) -> None:
 def test_an_interruption_while_modules_are_imported_is_one_line(
     arguments: list[str],
 ) -> None:
-    """Wherever it falls: `penelope` is asked to stop before it has begun."""
-    for pause in (0.03, 0.06, 0.1, 0.15, 0.2):
+    """Wherever it falls from the moment on in which `penelope` has begun."""
+    for pause in (0, 0.03, 0.06, 0.1, 0.15):
         script = (
             "import os, signal, sys, threading, time\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "def stop():\n"
-            f"    time.sleep({pause} - 0.03)\n"
+            "    while 'penelope.cli' not in sys.modules:\n"
+            "        time.sleep(0.001)\n"
+            f"    time.sleep({pause})\n"
             "    os.kill(os.getpid(), signal.SIGINT)\n"
             "from penelope.__main__ import main\n"
             "threading.Thread(target=stop, daemon=True).start()\n"
-            "sys.exit(main())\n"
+            "code = main()\n"
+            "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            "sys.exit(code)\n"
         )
         began = time.monotonic()
         done = subprocess.run(

@@ -365,7 +365,7 @@ def test_kv_on_the_host_is_never_in_a_table(store: FailingStore) -> None:
     cache.transfer(next_demotion(cache))
     # No method leaves a request like this; a table asks all the same where its KV is.
     done = policy.acquire(cache.state, cache.match(pack(range(5))))
-    cache._now = cache.now._replace(state=done.state)
+    cache._kept.now = cache.now._replace(state=done.state)
     with pytest.raises(StoreError, match=r"\[0, 4\) is on the host"):
         cache.table(Request(done.receipt, {}, 4, []))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from penelope import policy
 from penelope.policy import Config, Effect, Key, MoveId, Plan, Split, State
 from penelope.runtime.cache import Cache, Offered, Request
+from penelope.runtime.keeping import Keeper
 from penelope.runtime.slots import Staged
 from penelope.runtime.store import StoreError
 from penelope.testing import ONE_TIER, TWO_TIERS, ConformanceError, check_cache
@@ -26,38 +26,52 @@ def test_the_projects_own_cache_passes(config: Config, seed: int) -> None:
 
 class ForgetsToUnlock(Cache):
     def release(self, request: Request) -> None:
-        self._free(request.owned, [])
+        self._kept.free(request.owned)
         request.holes, request.tail = {}, []
+
+
+class NoDuplicates(Keeper):
+    def adopt(
+        self, name: str, state: State, effects: tuple[Effect, ...], mine: list[int], start: int
+    ) -> list[int]:
+        self.commit(state, self.stage(name, state, effects, mine, start))
+        return []
 
 
 class KeepsDuplicates(Cache):
     """What the tree had already is not given back."""
 
-    def _adopt(
-        self, name: str, state: State, effects: tuple[Effect, ...], mine: list[int], start: int
-    ) -> list[int]:
-        self._commit(state, self._stage(name, state, effects, mine, start))
-        return []
+    _keeper = NoDuplicates
 
 
 class EvictsOnPaperOnly(Cache):
     def evict(self, need: int) -> int:
-        state, effects, freed = policy.evict(self._state, need)
-        self._commit(state, self._stage("evict", state, effects))
+        state, effects, freed = policy.evict(self.state, need)
+        self._kept.commit(state, self._kept.stage("evict", state, effects))
         return freed
 
 
+class Optimist(Keeper):
+    def give_up(self, move: MoveId) -> None:
+        self.arrive(move)
+
+
 class TakesAFailedCopyForDone(Cache):
-    def _end(self, end: Callable[[State, MoveId], policy.Step], move: MoveId) -> None:
-        super()._end(policy.end, move)
+    _keeper = Optimist
+
+
+class Hasty(Keeper):
+    def arrive(self, move: MoveId) -> None:
+        self.free_all(self.slots.stage(policy.end(self.state, move).effects))
+
+    def give_up(self, move: MoveId) -> None:
+        self.free_all(self.slots.stage(policy.fail(self.state, move).effects))
 
 
 class FreesTooEarly(Cache):
     """The old slots of a move are free while the core still has them."""
 
-    def _end(self, end: Callable[[State, MoveId], policy.Step], move: MoveId) -> None:
-        _, effects = end(self._state, move)
-        self._free_all(self._slots.stage(effects))
+    _keeper = Hasty
 
 
 class PutsSlotsInTheWrongOrder(Cache):
@@ -76,14 +90,12 @@ class AllocatesMoreThanItReserves(Cache):
     def admit(self, plan: Plan) -> Request:
         request = super().admit(plan)
         with suppress(StoreError):
-            request.tail = request.tail + self._store.allocate(1)
+            request.tail = request.tail + self._kept.store.allocate(1)
         return request
 
 
-class ReportsItsOwnEffects(Cache):
-    """A split is left out of what the observer is told."""
-
-    def _stage(
+class TellsNoSplits(Keeper):
+    def stage(
         self,
         name: str,
         state: State,
@@ -92,14 +104,18 @@ class ReportsItsOwnEffects(Cache):
         start: int = 0,
     ) -> Staged[list[int]]:
         told = tuple(effect for effect in effects if not isinstance(effect, Split))
-        super()._stage(name, state, told, mine, start)
-        return super()._stage(name, state, effects, mine, start)
+        super().stage(name, state, told, mine, start)
+        return super().stage(name, state, effects, mine, start)
 
 
-class IgnoresSplits(Cache):
-    """The table of slots is not told where nodes were cut."""
+class ReportsItsOwnEffects(Cache):
+    """A split is left out of what the observer is told."""
 
-    def _stage(
+    _keeper = TellsNoSplits
+
+
+class FollowsNoSplits(Keeper):
+    def stage(
         self,
         name: str,
         state: State,
@@ -108,8 +124,14 @@ class IgnoresSplits(Cache):
         start: int = 0,
     ) -> Staged[list[int]]:
         kept = tuple(effect for effect in effects if not isinstance(effect, Split))
-        staged = super()._stage(name, state, effects, mine, start)
-        return staged if kept == effects else self._slots.stage(kept)
+        staged = super().stage(name, state, effects, mine, start)
+        return staged if kept == effects else self.slots.stage(kept)
+
+
+class IgnoresSplits(Cache):
+    """The table of slots is not told where nodes were cut."""
+
+    _keeper = FollowsNoSplits
 
 
 class EvictsMore(Cache):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penelope import policy
-from penelope.policy import Config, Key, Match, Plan, Receipt, Residency, State, Ticket, Transfer
+from penelope.policy import Config, Key, Match, MoveId, Plan, Receipt, State, Ticket, Transfer
+from penelope.runtime.exchange import exchange
 
 
 class Ask(NamedTuple):
@@ -149,20 +150,26 @@ class CoreCache:
 
     def _make_room(self, receipt: Receipt) -> tuple[int, int, int]:
         """Carry out the moves of a promise: units dropped, demoted, and promoted by swapping."""
-        dropped = demoted = swapped = 0
-        while True:
+        demoted = swapped = 0
+        dropped = self._drop_for_moves(receipt)
+        for done in exchange(self, receipt):
+            demoted += done.transfer.length if done.demotion else 0
+            swapped += done.transfer.length if done.swapped else 0
             dropped += self._drop_for_moves(receipt)
-            transfer = policy.next_transfer(self.state, receipt)
-            if transfer is None:
-                break
-            if transfer.target is Residency.HOST:
-                demoted += transfer.length
-            elif self.state.staged:
-                swapped += transfer.length
-            self._carry_out(transfer)
         self.state = policy.settle(self.state, receipt).state
         return dropped, demoted, swapped
 
-    def _carry_out(self, transfer: Transfer) -> None:
+    # Moves
+
+    def depart(self, transfer: Transfer) -> MoveId:
         self.state, _, move = policy.begin(self.state, transfer)
+        return move
+
+    def copy(self, move: MoveId, transfer: Transfer) -> None:
+        """Nothing lies anywhere in this model."""
+
+    def arrive(self, move: MoveId) -> None:
         self.state = policy.end(self.state, move).state
+
+    def give_up(self, move: MoveId) -> None:
+        self.state = policy.fail(self.state, move).state
