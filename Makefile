@@ -3,10 +3,12 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-gpu fuzz-cli fuzz-server coverage mutation mistakes crosshair verify bench deep exhaustive format clean
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-grid test-gpu fuzz-cli fuzz-server coverage mutation mistakes crosshair verify bench deep exhaustive format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
+# Test processes at once.  One engine takes some 4 GB.
+WORKERS ?= 2
 PY := .venv/bin/python
 export PYTHON
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -50,16 +52,20 @@ test-fast: setup
 	@$(PY) -m pytest -q -m "$(fast)" --hypothesis-profile=fast $(ARGS)
 
 test-core: setup  ## all tests that need neither SGLang nor a GPU
-	@$(PY) -m pytest -q -m "not sglang and not gpu" --durations=5 $(ARGS)
+	@$(PY) -m pytest -q -m "not sglang and not gpu" -n $(WORKERS) --dist worksteal --durations=5 $(ARGS)
 
 test-sglang:  ## the tests on the real engine, on the CPU (ARGS="-m smoke": four minutes)
 ifeq ($(sglang_part),)
 	@echo "penelope: this checkout has no tests/sglang" >&2; exit 2
 else
 	@$(venv) sglang
-	@# One thread: two stall at barriers whenever another process holds a core.
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q tests/sglang --durations=10 $(ARGS)
+	@# One thread each: two stall at barriers whenever another process holds a core.
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q tests/sglang -m "not grid" -n $(WORKERS) --dist loadgroup \
+	  --durations=10 $(ARGS)
 endif
+
+test-grid:  ## every policy under every start-up flag of the engine (twenty minutes)
+	@$(MAKE) test-sglang ARGS="-m grid $(ARGS)"
 
 test-gpu:  ## the tests on an NVIDIA GPU, half an hour (ARGS="--random-weights": no download)
 	@$(venv) sglang

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,21 @@ SMOKE = (
 """The combinations that show in minutes whether the whole grid is worth running."""
 
 
+GRID = re.compile(
+    r"::test_under_pressure_equals_never_evicting"
+    r"\[(?!page16-(?!no)|page1-no-overlap)(?!.*private-head-block)"
+)
+"""Policies other than the default, under start-up flags that change the same for all of them."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(f"::{name}" in item.nodeid for name in SMOKE):
             item.add_marker(pytest.mark.smoke)
+        if GRID.search(item.nodeid):
+            item.add_marker(pytest.mark.grid)
+        # Whoever runs them on several cores starts each engine once: by file, and by its flags.
+        if "/sglang/" in item.nodeid:
+            flags = re.search(r"\[(page\d+)", item.nodeid)
+            group = item.nodeid.partition("::")[0] + (flags[1] if flags else "")
+            item.add_marker(pytest.mark.xdist_group(group))

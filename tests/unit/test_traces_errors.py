@@ -156,7 +156,7 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"\n \n", gzip.compress(b"")], ids=["", "blank", "gz"])
 def test_an_empty_file_is_refused(tmp_path: Path, content: bytes) -> None:
     assert refusal(tmp_path, content).problem == "is empty"
 
