@@ -81,9 +81,9 @@ def test_only_who_came_into_view_is_matched(monkeypatch: pytest.MonkeyPatch) -> 
     matched: list[str] = []
     true_match = waiting_line.WaitingLine._match
 
-    def match(line: Any, cache: Any, req: Any) -> Any:
+    def match(line: Any, tree: Any, req: Any, weights: int) -> Any:
         matched.append(req.rid)
-        return true_match(line, cache, req)
+        return true_match(line, tree, req, weights)
 
     monkeypatch.setattr(waiting_line.WaitingLine, "_match", match)
     for name in (1, 2, 3):
