@@ -59,8 +59,8 @@ def line_up(state: State, queue: Sequence[Ticket | Match]) -> LinedUp:
     draft.waiting = waiting
     if draft.ranks:
         # Where the tickets are those of before, their histories stand where they stood.
-        places = {*before.at, *waiting.at}
-        draft.dirty.update(n for n in places if before.at.get(n) != waiting.at.get(n))
+        nodes = {*before.at, *waiting.at}
+        draft.dirty.update(n for n in nodes if before.at.get(n) != waiting.at.get(n))
     return LinedUp(*draft.close(), waiting.order)
 
 
