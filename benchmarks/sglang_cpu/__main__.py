@@ -1,8 +1,8 @@
 """Penelope against stock SGLang on the real engine, on the CPU.
 
 A slice of a trace of coding agents is scaled down (one block of 64 tokens becomes a few) and
-served by both servers in turn, each with the same model, attention backend, pool and scheduler
-(`lpm`); with `--host`, each with a second tier of the same size.  The model is shaped so that its
+served by the server of each arm in turn, each with the same model, attention backend, pool and
+scheduler; with `--host`, each with a second tier of the same size.  The model is shaped so that its
 linear work is worth as many positions as that of Qwen3-8B is at the trace's own scale: attention
 over position weighs as it does there.
 Every replicate is a group of sessions of its own, and what is compared is a ratio within it.
@@ -25,7 +25,7 @@ from benchmarks.measuring import machine
 from benchmarks.sglang_cpu import hicache_on_cpu
 from benchmarks.sglang_cpu.cobatching import CoBatching, measure
 from benchmarks.sglang_cpu.playing import Outcome, Scale, play_group
-from benchmarks.sglang_cpu.servers import Server
+from benchmarks.sglang_cpu.servers import STOCK, Server
 from penelope.policy import PenelopeError
 from penelope.runtime.outputs import check_writable, write_whole
 from penelope.runtime.traces import (
@@ -46,6 +46,14 @@ SHARED_PREFIX = 15_616
 SWAP_BLOCKS = 16
 """1,024 tokens of the trace."""
 
+ARMS: dict[str, dict[str, str]] = {
+    "penelope": {},
+    "penelope-queue": {"PENELOPE_QUEUE_IN_VIEW": "1"},
+    "expected-cost-blind": {"PENELOPE_ORDER": "expected-cost", "PENELOPE_QUEUE_IN_VIEW": "0"},
+    "expected-cost": {"PENELOPE_ORDER": "expected-cost"},
+}
+"""Named policies of the core, as options of the adapter."""
+
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -64,9 +72,20 @@ def options() -> argparse.Namespace:
         default="write_through",
         help="of SGLang's hierarchical cache, where there is a host tier",
     )
+    parser.add_argument(
+        "--policies",
+        type=lambda text: tuple(text.split(",")),
+        default=("penelope",),
+        metavar="NAME,…",
+        help=f"what stock SGLang is compared with, of {', '.join(ARMS)}; by default penelope",
+    )
+    parser.add_argument("--scheduler", choices=("lpm", "fcfs"), default="lpm")
     parser.add_argument("--think", type=float, default=0.02, help="factor on think times")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if unknown := [name for name in given.policies if name not in ARMS]:
+        parser.error(f"unknown policy '{unknown[0]}': choose from {', '.join(ARMS)}")
+    return given
 
 
 def sessions_of(given: argparse.Namespace) -> Trace:
@@ -105,22 +124,18 @@ def cut(trace: Trace, turns: int) -> Trace:
     )
 
 
-def tiers_of(
-    given: argparse.Namespace, folder: Path
-) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Flags and variables of each arm: its block, and its second tier."""
+def arms_of(given: argparse.Namespace, folder: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Flags and variables of each arm: its block, its order, and its second tier."""
     ours = {"PENELOPE_BLOCK_SIZE": str(given.unit)}
-    if not given.host:
-        return {"stock": ([], {}), "penelope": ([], ours)}
-    ours["PENELOPE_HOST_TOKENS"] = str(given.host)
-    ours["PENELOPE_SWAP_TOKENS"] = str(SWAP_BLOCKS * given.unit)
-    ratio = ["--hicache-ratio", str(given.host / given.pool)]
-    policy = ["--hicache-write-policy", given.write_policy]
-    path = {"PYTHONPATH": hicache_on_cpu.python_path(folder)}
-    return {
-        "stock": ([*hicache_on_cpu.FLAGS, *ratio, *policy], path),
-        "penelope": ([], ours),
-    }
+    stock: tuple[list[str], dict[str, str]] = ([], {})
+    if given.host:
+        ours["PENELOPE_HOST_TOKENS"] = str(given.host)
+        ours["PENELOPE_SWAP_TOKENS"] = str(SWAP_BLOCKS * given.unit)
+        ratio = ["--hicache-ratio", str(given.host / given.pool)]
+        policy = ["--hicache-write-policy", given.write_policy]
+        path = {"PYTHONPATH": hicache_on_cpu.python_path(folder)}
+        stock = ([*hicache_on_cpu.FLAGS, *ratio, *policy], path)
+    return {STOCK: stock, **{name: ([], {**ours, **ARMS[name]}) for name in given.policies}}
 
 
 async def compare(
@@ -131,7 +146,8 @@ async def compare(
     for index in range(given.replicates):
         group = trace.group(index, given.sessions)
         # Who goes first changes every time.
-        order = servers if index % 2 == 0 else servers[::-1]
+        first = index % len(servers)
+        order = servers[first:] + servers[:first]
         outcomes = {}
         for server in order:
             server.flush()
@@ -150,11 +166,11 @@ def line(title: str, outcomes: dict[str, Outcome]) -> str:
     return f"{title}\n  " + "\n  ".join(parts)
 
 
-def ratios(found: list[dict[str, Outcome]]) -> dict[str, dict[str, float]]:
-    """Penelope over stock: geometric mean over groups, and in how many groups it is lower."""
+def ratios(found: list[dict[str, Outcome]], arm: str, over: str) -> dict[str, dict[str, float]]:
+    """One arm over another: geometric mean over groups, and in how many groups it is lower."""
     table = {}
     for name in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "jct_mean_s"):
-        each = [getattr(o["penelope"], name) / getattr(o["stock"], name) for o in found]
+        each = [getattr(o[arm], name) / getattr(o[over], name) for o in found]
         table[name] = {
             "ratio": math.exp(sum(map(math.log, each)) / len(each)),
             "lower_in": sum(r < 1 for r in each),
@@ -189,14 +205,16 @@ def main() -> int:
             "4096",
             "--max-running-requests",
             "16",
+            "--schedule-policy",
+            given.scheduler,
         ]
         logs = Path(tempfile.mkdtemp(prefix="penelope-bench-logs-"))
-        tiers = tiers_of(given, folder)
+        arms = arms_of(given, folder)
         servers = [
             up.enter_context(
                 Server(arm, model, free_port(), flags + extra, logs / f"{arm}.log", variables)
             )
-            for arm, (extra, variables) in tiers.items()
+            for arm, (extra, variables) in arms.items()
         ]
         for server in servers:
             server.wait()
@@ -215,10 +233,13 @@ def main() -> int:
 def report(
     given: argparse.Namespace, found: list[dict[str, Outcome]], beside: CoBatching | None
 ) -> None:
-    table = ratios(found)
-    print("\nPenelope / stock, geometric mean over groups")
-    for name, row in table.items():
-        print(f"  {name:12} {row['ratio']:.3f}   lower in {row['lower_in']} of {row['groups']}")
+    pairs = [(arm, STOCK) for arm in given.policies]
+    pairs += [(arm, given.policies[0]) for arm in given.policies[1:]]
+    tables = {f"{arm} / {over}": ratios(found, arm, over) for arm, over in pairs}
+    for title, table in tables.items():
+        print(f"\n{title}, geometric mean over groups")
+        for name, row in table.items():
+            print(f"  {name:12} {row['ratio']:.3f}   lower in {row['lower_in']} of {row['groups']}")
     if beside is not None:
         print(
             f"\nPhantom and request in one batch: {beside.phantom_and_request_s:.3f} s; the same "
@@ -232,7 +253,7 @@ def report(
             "machine": on,
             "config": {key: str(value) for key, value in vars(given).items()},
             "groups": [{arm: o.as_dict() for arm, o in outcomes.items()} for outcomes in found],
-            "ratios": table,
+            "ratios": tables,
             "co_batching": None if beside is None else asdict(beside),
         }
         text = json.dumps(document, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""The two servers that take turns: SGLang's own cache, and Penelope."""
+"""The servers that take turns: SGLang's own cache, and Penelope."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 READY_SECONDS = 300
+STOCK = "stock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,11 @@ class Server:
         log: Path,
         variables: Mapping[str, str],
     ) -> None:
+        """Stock SGLang by the name `STOCK`, Penelope by any other: its variables say which."""
         self.name = name
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        command = ["penelope", "serve"] if name == "penelope" else ["sglang.launch_server"]
+        command = ["sglang.launch_server"] if name == STOCK else ["penelope", "serve"]
         environment = {
             **os.environ,
             "SGLANG_PLATFORM": "penelope_cpu",
@@ -80,8 +82,6 @@ class Server:
                     "--skip-tokenizer-init",
                     "--sleep-on-idle",
                     "--skip-server-warmup",
-                    "--schedule-policy",
-                    "lpm",
                     *flags,
                 ],
                 env=environment,

@@ -58,7 +58,9 @@ def line_up(state: State, queue: Sequence[Ticket | Match]) -> LinedUp:
     draft = Draft(state)
     draft.waiting = waiting
     if draft.ranks:
-        draft.dirty.update(before.at, waiting.at)
+        # Where the tickets are those of before, their histories stand where they stood.
+        nodes = {*before.at, *waiting.at}
+        draft.dirty.update(n for n in nodes if before.at.get(n) != waiting.at.get(n))
     return LinedUp(*draft.close(), waiting.order)
 
 

@@ -55,7 +55,9 @@ from penelope.sglang_adapter.paths import (
     weights_of,
 )
 from penelope.sglang_adapter.refilling import Refilling
+from penelope.sglang_adapter.sessions import Sessions
 from penelope.sglang_adapter.statistics import Statistics
+from penelope.sglang_adapter.waiting_line import WaitingLine
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -72,7 +74,7 @@ NO_PATH = Path()
 class PenelopeCache(BasePrefixCache):
     """Keeps KV where recomputing it is dear, and finds it again behind holes."""
 
-    def __init__(self, params: CacheInitParams, options: Options) -> None:
+    def __init__(self, params: CacheInitParams, options: Options, linear_cost: int = 0) -> None:
         self.disable = False
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
@@ -80,6 +82,7 @@ class PenelopeCache(BasePrefixCache):
         self.sliding_window_size = None
         self.device = torch.device(self.token_to_kv_pool_allocator.device)
         self.options = options
+        self.linear_cost = linear_cost
         self.statistics = Statistics()
         self.refilling = Refilling()
         self.host: HostMemory | None = None
@@ -95,6 +98,8 @@ class PenelopeCache(BasePrefixCache):
         self.kv_events = self.placement.recorder
         self.weights = 0
         """How often the model's weights have changed: KV of others is another namespace's."""
+        self.line = WaitingLine()
+        self.sessions = Sessions(2 * self.state.config.logical_capacity, self.page_size)
         self._empty = torch.empty((0,), dtype=torch.int64, device=self.device)
         if params.enable_metrics:
             self.init_metrics_collector()
@@ -143,7 +148,11 @@ class PenelopeCache(BasePrefixCache):
     # Reading
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        """Match through holes; the match counts as a use, as it does in SGLang's own trees."""
+        """Match through holes.
+
+        The match counts as a use, as it does in SGLang's own trees, unless the queue is in view:
+        then it is known that the request waits, and its use is what it will have computed.
+        """
         matched = self._use(params.key, params.req)
         path = path_of(matched)
         # SGLang takes the device part for a prefix and the host part for what follows it.  Only
@@ -169,7 +178,7 @@ class PenelopeCache(BasePrefixCache):
         packed, limit = self._packed(key)
         namespace = namespace_of(req, self.weights)
         matched = policy.match(self.state, packed, namespace, at_most=limit)
-        if matched.spans:
+        if matched.spans and not self.options.queue_in_view:
             self.mirror.apply(*policy.touch(self.state, matched))
         return matched
 
@@ -249,7 +258,10 @@ class PenelopeCache(BasePrefixCache):
 
     def bring(self, path: Path) -> bool:
         """Whether all KV of a locked path is on the device now."""
-        return not path.host or self.mirror.bring(self.find(path))
+        if not path.host:
+            return True
+        self.look_at_queue()
+        return self.mirror.bring(self.find(path))
 
     # Writing
 
@@ -307,6 +319,7 @@ class PenelopeCache(BasePrefixCache):
         if need <= 0:
             return EvictResult()
         started = time.perf_counter()
+        self.look_at_queue()
         before = self.state.totals.device
         dropped = self.mirror.make_room(-(-need // self.page_size) * self.page_size)
         freed = before - self.state.totals.device
@@ -319,6 +332,8 @@ class PenelopeCache(BasePrefixCache):
     def reset(self) -> None:
         """Forget everything.  SGLang clears the allocator itself."""
         self.refilling.drop(self)
+        self.line.forget(self.mirror)
+        self.sessions.clear()
         self.mirror.forget(self._config())
         if self.host is not None:
             self.host.clear()
@@ -335,13 +350,28 @@ class PenelopeCache(BasePrefixCache):
         if not self.state.nodes:
             return
         self.weights += 1
+        self.line.forget(self.mirror)
+        self.sessions.clear()
         self.placement.cleared(self.weights)
         self.statistics.add("evicted_tokens", self.mirror.drop_all())
+
+    # What is known of the future
+
+    def look_at_queue(self) -> None:
+        """KV is about to go: who waits for some, in order of service?"""
+        if self.options.queue_in_view:
+            self.line.look(self.mirror, self.weights)
+
+    def on_release(self, req: Req, *, checkpointed: bool) -> None:
+        """A request has ended, or was retracted."""
+        if checkpointed and req.finished():
+            self.sessions.heard(self, req)
 
     # Inside
 
     def _config(self) -> Config:
-        return self.options.config(self.token_to_kv_pool_allocator.size, self.page_size)
+        capacity = self.token_to_kv_pool_allocator.size
+        return self.options.config(capacity, self.page_size, self.linear_cost)
 
     def find(self, path: Path) -> Match:
         """Where a path lies in the tree now."""
@@ -349,6 +379,7 @@ class PenelopeCache(BasePrefixCache):
 
     def followed(self, before: State, after: State, effects: tuple[Effect, ...]) -> None:
         self.placement.record(before, after, effects)
+        self.line.count(self.statistics, before, effects)
         self.statistics.follow(after, effects)
 
     def carried(self, done: Carried) -> None:

@@ -10,10 +10,12 @@ from sglang.srt.mem_cache.common import release_kv_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from penelope.policy import Order
 from penelope.sglang_adapter import compat, entry, models, options, refusals, surface
 from penelope.sglang_adapter.admission import COMPUTED, PATCHES, PenelopeAdder
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.phantom import Phantom
+from penelope.sglang_adapter.waiting_line import waits_in
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -125,6 +127,8 @@ def touch_of_request(original: Callable[..., None], req: Req, tree_cache: Any) -
     if not isinstance(tree_cache, PenelopeCache):
         original(req, tree_cache)
         return
+    if tree_cache.options.queue_in_view:
+        return  # That it waits is known without.
     tokens = req.origin_input_ids + req.output_ids
     tree_cache.touch(RadixKey(tokens, req.extra_key, cache_salt=req.cache_salt), req)
 
@@ -151,6 +155,21 @@ def other_weights(result: Any, updater: Any, *_: Any, **__: Any) -> None:
         cache.weights_changed()
 
 
+def end_of_session(original: Callable[..., None], scheduler: Any, request: Any) -> None:
+    """AROUND `Scheduler.close_session`, which every rank runs in the same step.
+
+    SGLang knows the sessions that were opened with it; a `session_id` needs no opening.
+    """
+    cache, session = scheduler.tree_cache, request.session_id
+    if isinstance(cache, PenelopeCache):
+        chunked = [] if scheduler.chunked_req is None else [scheduler.chunked_req]
+        running = [*scheduler.collect_inflight_reqs(), *waits_in(scheduler), *chunked]
+        known = cache.sessions.close(cache, session, running)
+        if known and session not in scheduler.session_controller:
+            return
+    original(scheduler, request)
+
+
 def _is_chosen() -> bool:
     from sglang.srt.runtime_context import get_memory
 
@@ -166,7 +185,7 @@ def refuse_early(_result: None, server_args: Any) -> None:
         chosen = options.read()
         compat.require_supported(chosen)
         refusals.require_supported_settings(settings, host_tier=bool(chosen.host_tokens))
-        _refuse_model_early(server_args)
+        _refuse_model_early(server_args, chosen)
         if settings.page_size is not None:
             # The capacity is known only once the model is loaded.
             chosen.config(device_capacity=settings.page_size, page_size=settings.page_size)
@@ -176,7 +195,7 @@ def refuse_early(_result: None, server_args: Any) -> None:
             host_memory.require_room(settings, chosen.host_tokens)
 
 
-def _refuse_model_early(server_args: Any) -> None:
+def _refuse_model_early(server_args: Any, chosen: options.Options) -> None:
     from sglang.srt.configs.model_config import ModelConfig
 
     try:
@@ -184,6 +203,8 @@ def _refuse_model_early(server_args: Any) -> None:
     except (OSError, ValueError):
         return  # SGLang will say what is wrong with it.
     models.require_supported(model)
+    if chosen.order is Order.EXPECTED_COST:
+        models.linear_cost(model)
 
 
 def refuse_model(_result: None, scheduler: Any) -> None:
@@ -200,12 +221,16 @@ def handshake(_result: None, scheduler: Any) -> None:
         refusals.require_supported_scheduler(scheduler)
         if scheduler.tree_cache.host is not None:
             scheduler.tree_cache.host.follow(scheduler.forward_stream)
+        scheduler.tree_cache.line.follow(lambda: waits_in(scheduler))
         config = scheduler.tree_cache.state.config
         logger.info(
-            "Penelope evicts %s, blocks of %d tokens; prefixes are reused in whole pages of %d "
-            "tokens; KV of %d tokens fits the device, of %d the host",
+            "Penelope evicts %s, blocks of %d tokens, in the order %s with the queue %s; prefixes "
+            "are reused in whole pages of %d tokens; KV of %d tokens fits the device, of %d the "
+            "host",
             config.position.value,
             config.block_size,
+            config.order.value,
+            "in view" if scheduler.tree_cache.options.queue_in_view else "out of view",
             config.page_size,
             config.device_capacity,
             config.host_capacity,
@@ -247,6 +272,7 @@ HOOKS = (
     ),
     Hook("sglang.srt.managers.utils.validate_input_length", refuse_prompt, HookType.AFTER),
     Hook(f"{_SCHEDULER}.init_req_max_new_tokens", limit_prompt, HookType.BEFORE),
+    Hook(f"{_SCHEDULER}.close_session", end_of_session, HookType.AROUND),
     Hook("sglang.srt.mem_cache.common.touch_waiting_prefix", touch_of_request, HookType.AROUND),
     Hook(f"{_SCHEDULER}.init_model_config", refuse_model, HookType.AFTER),
     Hook(

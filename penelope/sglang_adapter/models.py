@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from penelope.policy import cost
+from penelope.policy.hf_config import ModelConfigError
 from penelope.sglang_adapter.errors import UnsupportedError
 
 FIXED_ROTARY_TYPES = frozenset(
@@ -63,6 +65,20 @@ def require_fixed_positions(config: Any) -> None:
             )
     if _get(config, "dual_chunk_attention_config"):
         refuse("with dual-chunk attention a request is computed by its whole length")
+
+
+def linear_cost(model: Any) -> int:
+    """What the linear layers of SGLang's `ModelConfig` cost a token, in positions.
+
+    Raises `UnsupportedError` where the configuration does not tell.
+    """
+    try:
+        return round(cost.from_hf_config(model.hf_text_config.to_dict()).linear)
+    except (cost.CostError, ModelConfigError) as error:
+        raise UnsupportedError(
+            f"PENELOPE_ORDER=expected-cost must know what a token of this model costs: {error}; "
+            f"choose PENELOPE_ORDER=lru"
+        ) from None
 
 
 def refuse(reason: str) -> None:

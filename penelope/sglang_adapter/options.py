@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 
-from penelope.policy import Config, Granularity, InvalidConfigError, Position
+from penelope.policy import POLICIES, Config, Granularity, InvalidConfigError, Order, Position
 from penelope.runtime.announcing import Announce
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ class Options:
 
     position: Position = Position.PRIVATE_HEAD
     granularity: Granularity = Granularity.BLOCK
+    order: Order = Order.LRU
+    queue_in_view: bool = False
     block_size: int | None = None
     phantom_rows: int = 16
     host_tokens: int = 0
@@ -45,8 +47,11 @@ class Options:
             return self.block_size
         return _up(DEFAULT_BLOCK, page_size)
 
-    def config(self, device_capacity: int, page_size: int) -> Config:
-        """What the core is told.  Raises `InvalidConfigError` if the sizes do not go together."""
+    def config(self, device_capacity: int, page_size: int, linear_cost: int = 0) -> Config:
+        """What the core is told, of sizes in tokens; `linear_cost` is `models.linear_cost`.
+
+        Raises `InvalidConfigError` if the sizes do not go together.
+        """
         block = self.block_for(page_size)
         swap = 0
         if self.host_tokens:
@@ -63,6 +68,8 @@ class Options:
             granularity=self.granularity,
             host_capacity=self.host_tokens,
             swap_buffer=swap,
+            order=self.order,
+            linear_cost=linear_cost,
         )
 
 
@@ -74,6 +81,9 @@ DOCUMENTED: Mapping[str, str] = {
     "PENELOPE_POSITION": "where a history loses KV first: tail, leaf-head or private-head "
     "(default private-head)",
     "PENELOPE_GRANULARITY": "how much at a time: node or block (default block)",
+    "PENELOPE_ORDER": "whose KV goes first: lru or expected-cost (default lru)",
+    "PENELOPE_QUEUE_IN_VIEW": "1 to spare the histories of requests that wait, 0 not to (default 1 "
+    "with expected-cost, 0 with lru)",
     "PENELOPE_BLOCK_SIZE": "tokens of a block, a multiple of --page-size (default 64, rounded up "
     "to whole pages)",
     "PENELOPE_PHANTOM_ROWS": "rows added to the request pool for phantom requests, at least 1 "
@@ -101,12 +111,24 @@ def read(environment: Mapping[str, str] = os.environ) -> Options:
             _judge(name)
     block = environment.get("PENELOPE_BLOCK_SIZE")
     swap = environment.get("PENELOPE_SWAP_TOKENS")
+    position = Position(
+        _choice(environment, "PENELOPE_POSITION", [p.value for p in Position], "private-head")
+    )
+    granularity = Granularity(
+        _choice(environment, "PENELOPE_GRANULARITY", [g.value for g in Granularity], "block")
+    )
+    order = Order(_choice(environment, "PENELOPE_ORDER", [o.value for o in Order], "lru"))
+    if order is not Order.LRU and (position, granularity) != POLICIES["penelope"]:
+        raise InvalidConfigError(
+            f"PENELOPE_ORDER is '{order.value}', which weighs blocks at the head of a private "
+            f"span: leave out PENELOPE_POSITION and PENELOPE_GRANULARITY, or choose lru"
+        )
     return Options(
-        position=Position(
-            _choice(environment, "PENELOPE_POSITION", [p.value for p in Position], "private-head")
-        ),
-        granularity=Granularity(
-            _choice(environment, "PENELOPE_GRANULARITY", [g.value for g in Granularity], "block")
+        position=position,
+        granularity=granularity,
+        order=order,
+        queue_in_view=switch(
+            environment, "PENELOPE_QUEUE_IN_VIEW", default=order is Order.EXPECTED_COST
         ),
         block_size=None if block is None else _number("PENELOPE_BLOCK_SIZE", block),
         phantom_rows=_number(
@@ -159,9 +181,11 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 
 
-def switch(environment: Mapping[str, str], name: str) -> bool:
+def switch(environment: Mapping[str, str], name: str, *, default: bool = False) -> bool:
     """Whether a variable is on.  Raises `InvalidConfigError` for what is neither yes nor no."""
-    value = environment.get(name, "0").strip().lower()
+    if name not in environment:
+        return default
+    value = environment[name].strip().lower()
     if value not in _TRUE | _FALSE:
         raise InvalidConfigError(f"{name} is '{environment[name]}': write 1 or 0")
     return value in _TRUE

@@ -11,7 +11,8 @@ from sglang.srt.mem_cache.registry import (
 )
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from penelope.sglang_adapter import compat, deterministic, hooks, options
+from penelope.policy import Order
+from penelope.sglang_adapter import compat, deterministic, hooks, models, options
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.platform import ATTENTION_BACKEND, PLATFORM_NAME
 
@@ -29,7 +30,10 @@ def build_cache(context: Any) -> PenelopeCache:
     """Factory for ``--radix-cache-backend penelope``, in each scheduler process."""
     chosen = options.read()
     compat.require_supported(chosen)
-    return PenelopeCache(context.params, chosen)
+    # Where nothing is weighed by its cost, a model whose cost is not known is served all the same.
+    weighs = chosen.order is Order.EXPECTED_COST
+    linear_cost = models.linear_cost(context.model_config) if weighs else 0
+    return PenelopeCache(context.params, chosen, linear_cost)
 
 
 def _load_reference_platform() -> None:

@@ -113,7 +113,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         lambda s: s.radix_eviction_policy != "lru",
         "--radix-eviction-policy",
-        "Penelope orders histories by least recent use",
+        "PENELOPE_ORDER says whose KV goes first",
     ),
     Refusal(_on("enable_hisparse"), "--enable-hisparse", "it moves KV that the tree owns"),
     Refusal(

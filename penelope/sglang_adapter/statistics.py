@@ -40,6 +40,12 @@ class Counts:
     swapped_tokens: int = 0
     failed_moves: int = 0
     """Copies that failed and were undone."""
+    spared_requests: int = 0
+    """Waiting requests whose history was older than one that lost KV: LRU would have taken it."""
+    queued_evicted_tokens: int = 0
+    """Of the evicted tokens, those that a waiting request in view was going to use."""
+    retired_histories: int = 0
+    """Histories that go first because their session has left them or is over."""
 
 
 _HELP = {
@@ -53,6 +59,9 @@ _HELP = {
     "promoted_tokens": "Tokens of KV moved to the device",
     "swapped_tokens": "Of the promoted tokens, those exchanged through the swap buffer",
     "failed_moves": "Copies between the tiers that failed and were undone",
+    "spared_requests": "Waiting requests whose history was spared where LRU would have taken it",
+    "queued_evicted_tokens": "Of the evicted tokens, those that a waiting request was going to use",
+    "retired_histories": "Histories that their session has left or that ended with it",
 }
 _GAUGES = {
     "device_tokens": "Tokens of cached KV on the device",

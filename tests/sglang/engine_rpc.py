@@ -17,8 +17,8 @@ import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_parallel
 
-from penelope.policy import Granularity, Position, Residency
-from penelope.sglang_adapter import deterministic, hooks
+from penelope.policy import Granularity, Order, Position, Residency
+from penelope.sglang_adapter import deterministic, hooks, models
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.paths import weights_of
@@ -173,6 +173,8 @@ def penelope_configure(
     mixed: bool | None = None,
     host: int = 0,
     swap: int = 0,
+    order: str = "lru",
+    queue: bool = False,
 ) -> None:
     """Change the idle engine: empties the cache first."""
     assert self.flush_cache(), "the engine is busy"
@@ -198,7 +200,10 @@ def penelope_configure(
             block_size=block or old.block_size,
             host_tokens=host,
             swap_tokens=swap or None,
+            order=Order(order),
+            queue_in_view=queue,
         )
+        cache.linear_cost = models.linear_cost(self.model_config)
         if not hasattr(self, "penelope_host"):
             self.penelope_host = cache.host
         cache.host = self.penelope_host if host else None
@@ -276,6 +281,7 @@ def penelope_dump(self: Any, path: str) -> None:
             if weights_of(cache.state.nodes[node].namespace) != cache.weights
         )
         found["tick"] = cache.state.tick
+        found["in_view"] = len(cache.state.waiting.order)
         found["refilling"] = None if cache.refilling.req is None else cache.refilling.req.rid
         found["resident"] = _resident(cache, Residency.DEVICE)
         found["host_resident"] = _resident(cache, Residency.HOST)

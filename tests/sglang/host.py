@@ -64,6 +64,10 @@ async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any
 
         update = UpdateWeightFromDiskReqInput(**arguments)
         return await engine.tokenizer_manager.update_weights_from_disk(update)
+    if operation == "close_session":
+        from sglang.srt.managers.io_struct import CloseSessionReqInput
+
+        return await engine.tokenizer_manager.close_session(CloseSessionReqInput(**arguments))
     if operation == "continue":
         from sglang.srt.managers.io_struct import ContinueGenerationReqInput
 

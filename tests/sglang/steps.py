@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from penelope.policy import Key, Residency, match
+from penelope.policy import Key, Order, Residency, match
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.paths import namespace_of, pack_tokens
 
@@ -50,6 +50,8 @@ class Steps:
         rows: int = 16,
         block: int | None = None,
         events: bool = False,
+        order: Order = Order.LRU,
+        queue: bool = False,
     ) -> None:
         import torch
         from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
@@ -74,7 +76,13 @@ class Steps:
             pool, page, torch.float32, "cpu", self.kv, need_sort=False
         )
         self.rows: Any = ReqToTokenPool(rows, 512, "cpu", enable_memory_saver=False)
-        options = Options(block_size=block or page, host_tokens=host, swap_tokens=swap or None)
+        options = Options(
+            block_size=block or page,
+            host_tokens=host,
+            swap_tokens=swap or None,
+            order=order,
+            queue_in_view=queue,
+        )
         params = CacheInitParams(
             disable=False,
             req_to_token_pool=self.rows,
@@ -83,6 +91,9 @@ class Steps:
             enable_kv_cache_events=events,
         )
         self.cache = PenelopeCache(params, options)
+        self.waiting: list[Any] = []
+        """Requests that wait, in order of service; not those that a test offers itself."""
+        self.cache.line.follow(lambda: self.waiting)
         self.running: list[Any] = []
         """Requests that hold a row."""
         self.stream: list[Callable[[], None]] | None = None

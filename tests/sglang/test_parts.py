@@ -32,6 +32,8 @@ def test_options_are_read_and_refused_by_name() -> None:
     assert Options().block_for(48) == 96
     for name, value in (
         ("PENELOPE_GRANULARITY", "page"),
+        ("PENELOPE_ORDER", "fifo"),
+        ("PENELOPE_QUEUE_IN_VIEW", "some"),
         ("PENELOPE_BLOCK_SIZE", "0"),
         ("PENELOPE_PHANTOM_ROWS", "none"),
         ("PENELOPE_HOST_TOKENS", "-1"),
@@ -45,9 +47,28 @@ def test_options_are_read_and_refused_by_name() -> None:
         ("PENELOPE_BLOCKSIZE", "64"),
         ("PENELOPE_ALLOW_UNTESTED", "1"),
         ("PENELOPE_GRANULARITIES", "node"),
+        ("PENELOPE_ORDERS", "lru"),
+        ("PENELOPE_QUEUE_VIEW", "1"),
     ):
         with pytest.raises(InvalidConfigError, match=name):
             options.read({name: value})
+
+
+def test_an_order_brings_the_queue_into_view() -> None:
+    """The named policies of the core, as options."""
+    for name, variables in {
+        "penelope": {},
+        "penelope-queue": {"PENELOPE_QUEUE_IN_VIEW": "1"},
+        "expected-cost-blind": {"PENELOPE_ORDER": "expected-cost", "PENELOPE_QUEUE_IN_VIEW": "0"},
+        "expected-cost": {"PENELOPE_ORDER": "expected-cost"},
+    }.items():
+        chosen = options.read(variables)
+        assert (chosen.order, chosen.queue_in_view) == policy.ordering(name), name
+        config = chosen.config(device_capacity=4096, page_size=16, linear_cost=368)
+        assert (config.order, config.linear_cost) == (chosen.order, 368)
+    for other in ({"PENELOPE_POSITION": "tail"}, {"PENELOPE_GRANULARITY": "node"}):
+        with pytest.raises(InvalidConfigError, match="PENELOPE_ORDER is 'expected-cost'"):
+            options.read({"PENELOPE_ORDER": "expected-cost", **other})
 
 
 def test_a_switch_is_yes_or_no() -> None:

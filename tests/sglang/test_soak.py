@@ -108,6 +108,25 @@ def test_soak(engine: Engine, chunk: int, tiers: dict[str, int]) -> None:
         assert counted["swaps"] >= 10
 
 
+@pytest.mark.parametrize("tiers", [{"pool": 1792}, TWO_TIERS], ids=["one-tier", "two-tiers"])
+def test_soak_by_expected_cost(engine: Engine, tiers: dict[str, int]) -> None:
+    """Most requests wait, in view of the cache, and some are aborted there."""
+    storm = Storm(engine, seed=3)
+    spared = phantoms = 0
+    for schedule in ("fcfs", "lpm"):
+        settings = {**DEFAULTS, **tiers, "rows": 3, "chunk": 256, "schedule": schedule}
+        engine.call("penelope_configure", **settings, order="expected-cost", queue=True)
+        engine.run(storm.round(70, workers=7))
+        engine.check_alive()
+        found = engine.dump()
+        assert found["free_rows"] == 3
+        spared += found["statistics"]["spared_requests"]
+        phantoms += found["statistics"]["phantoms"]
+    assert storm.aborted >= 10
+    assert spared >= 8
+    assert phantoms >= 5
+
+
 @pytest.mark.smoke
 def test_pausing_with_retraction_leaves_nothing_behind(engine: Engine) -> None:
     """Cases 1 and 70: `pause_generation(retract)` while holes are refilled, then going on."""

@@ -7,6 +7,7 @@ import pytest
 from tests.sglang.comparing import CROWD, SMALL_POOL, differences, play
 from tests.sglang.conftest import Engines
 from tests.sglang.harness import Engine
+from tests.sglang.test_order import EXPECTED_COST, QUEUE, ROWS, TIERS
 
 pytestmark = pytest.mark.sglang
 
@@ -31,9 +32,19 @@ def test_two_ranks(pair: Engine, chunk: int) -> None:
         _same_decisions(pair)
 
 
+@pytest.mark.timeout(600)
+def test_two_ranks_see_one_queue(pair: Engine) -> None:
+    reference = play(pair, QUEUE, rows=ROWS)
+    run = play(pair, QUEUE, rows=ROWS, **TIERS["two-tiers"], **EXPECTED_COST)
+    assert run.statistics["spared_requests"] >= 5
+    assert differences(run, reference) == []
+    _same_decisions(pair)
+
+
 def _same_decisions(pair: Engine) -> None:
     first, second = pair.dump(rank=0), pair.dump(rank=1)
-    for name in ("statistics", "tick", "nodes", "live_receipts", "free_tokens", "free_rows"):
+    counts = ("statistics", "tick", "nodes", "in_view", "live_receipts", "free_tokens", "free_rows")
+    for name in counts:
         assert first[name] == second[name], name
     for tier in ("resident", "host_resident"):
         assert first[tier].keys() == second[tier].keys(), "the same spans are resident"
