@@ -3,7 +3,7 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-grid test-gpu fuzz-cli fuzz-server coverage mutation mistakes crosshair verify bench deep exhaustive format clean
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-grid test-gpu fuzz-cli fuzz-server coverage mutation mistakes crosshair docs verify bench deep exhaustive format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
@@ -74,6 +74,12 @@ test-gpu:  ## the tests on an NVIDIA GPU, half an hour (ARGS="--random-weights":
 fuzz-server:  ## random requests to the running server, half an hour (ARGS="--seed 7 --minutes 5")
 	@$(venv) sglang
 	@OMP_NUM_THREADS=1 $(PY) -m tests.fuzz.server $(ARGS)
+
+docs:  ## the documentation as a site, every link checked: build/site/index.html
+	@$(venv) docs
+	@$(PY) tools/gather_docs.py build/docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict $(ARGS)
+	@echo "build/site/index.html"
 
 verify: setup  ## the proofs of the specification
 	@$(PY) -m penelope verify $(ARGS)

@@ -2,6 +2,7 @@
 
     python tools/venv.py replay    # the core and the command line
     python tools/venv.py dev       # and the development tools
+    python tools/venv.py docs      # or what builds the documentation
     python tools/venv.py mutation  # and the mutation testing
     python tools/venv.py crosshair # or the symbolic search
     python tools/venv.py sglang    # or SGLang with PyTorch
@@ -43,6 +44,7 @@ class Level(NamedTuple):
 LEVELS = {
     "replay": Level(("replay.txt",), 1, "the replay (some seconds)"),
     "dev": Level(("replay.txt", "dev.txt"), 1, "the development tools (under a minute)"),
+    "docs": Level(("replay.txt", "docs.txt"), 1, "MkDocs (some seconds)"),
     "mutation": Level(("replay.txt", "dev.txt", "mutation.txt"), 1, "mutmut (some seconds)"),
     "crosshair": Level(("replay.txt", "dev.txt", "crosshair.txt"), 1, "CrossHair (some seconds)"),
     "sglang": Level(

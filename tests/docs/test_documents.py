@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penelope import policy
 from tests.docs.documents import DECISIONS, README, ROOT, documents, table
+from tools import gather_docs
 
 
 def name(path: Path) -> str:
@@ -70,3 +72,19 @@ def test_the_readme_leads_to_every_page() -> None:
     text = README.read_text()
     for page in ("docs/how-it-works.md", "docs/decisions/README.md", "docs/results/README.md"):
         assert f"({page})" in text
+
+
+def test_the_reference_shows_every_public_name_of_the_core() -> None:
+    page = gather_docs.public_core()
+    shown = re.findall(r"^::: penelope\.policy\.(\w+)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted(policy.__all__)
+    assert shown.index("plan") < shown.index("Plan")
+
+
+def test_what_pages_link_to_is_gathered_with_them(tmp_path: Path) -> None:
+    gather_docs.gather(tmp_path / "all")
+    assert (tmp_path / "all" / "README.md").is_file()
+    for path in documents():
+        assert (tmp_path / "all" / path.relative_to(ROOT)).is_file()
+        for target in gather_docs.links(path):
+            assert (tmp_path / "all" / target.relative_to(ROOT)).is_file()
