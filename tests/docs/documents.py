@@ -23,6 +23,7 @@ def documents() -> list[Path]:
         p
         for p in ROOT.rglob("*.md")
         if not any(part[0] == "." for part in p.relative_to(ROOT).parts)
+        and p.relative_to(ROOT).parts[0] not in {"build", "dist", "out"}
     ]
     assert README in kept
     return sorted(kept)
