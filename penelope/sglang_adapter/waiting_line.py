@@ -127,6 +127,8 @@ def passed_over(before: State, effects: Sequence[Effect]) -> frozenset[Ticket]:
     if not waiting.at:
         return frozenset()
     losers = {_leaf(before, node) for node, _, _ in _lost(before, effects)}
+    if not losers:
+        return frozenset()
     latest = max((before.nodes[leaf].stamp for leaf in losers if leaf is not None), default=-1)
     found: set[Ticket] = set()
     for node, tickets in waiting.at.items():
