@@ -80,6 +80,8 @@ class Sessions:
 
         `linear`: a session that branches on purpose leaves nothing.
         """
+        if not path.end:
+            return None  # It fills no page: nothing is kept of it.
         branches = self._forget(session)
         left = None
         shared, nearest = max(

@@ -207,6 +207,12 @@ def test_malformed_requests_get_the_engines_answer(server: Path, port: int) -> N
         (["--prefill-attention-backend", "flashinfer"], {}, "must be written before attention"),
         (["--radix-cache-backend", "flexkv"], {}, "runs the penelope cache"),
         ([], {"PENELOPE_POSITION": "middle"}, "choose from tail, leaf-head, private-head"),
+        (["--penelope-order", "fifo"], {}, "choose from lru, expected-cost"),
+        (
+            ["--penelope-order=expected-cost"],
+            {"PENELOPE_POSITION": "tail"},
+            "weighs blocks at the head of a private span",
+        ),
         ([], {"PENELOPE_BLOKSIZE": "3"}, "PENELOPE_BLOKSIZE is not an option"),
         (["--penelope-host-tokens", "8001"], {}, "not a multiple of page size"),
         (["--penelope-swap-tokens", "100"], {}, "not a whole number of blocks"),

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from penelope import policy
-from penelope.policy import InvalidConfigError, Key, Namespace, State
-from penelope.sglang_adapter import compat, options, refusals, serve
+from penelope.policy import InvalidConfigError, Key, Namespace, State, cost
+from penelope.sglang_adapter import compat, models, options, refusals, serve
 from penelope.sglang_adapter.options import DOCUMENTED, Options
 from penelope.sglang_adapter.paths import covered, pack_tokens
 from penelope.sglang_adapter.refilling import Refilling
@@ -69,6 +69,17 @@ def test_an_order_brings_the_queue_into_view() -> None:
     for other in ({"PENELOPE_POSITION": "tail"}, {"PENELOPE_GRANULARITY": "node"}):
         with pytest.raises(InvalidConfigError, match="PENELOPE_ORDER is 'expected-cost'"):
             options.read({"PENELOPE_ORDER": "expected-cost", **other})
+
+
+def test_the_cost_of_a_token_is_read_off_the_model_or_refused() -> None:
+    def model(config: dict[str, object]) -> SimpleNamespace:
+        return SimpleNamespace(hf_text_config=SimpleNamespace(to_dict=lambda: config))
+
+    preset = dict(cost.PRESET_CONFIGS["qwen3-8b"])
+    assert models.linear_cost(model(preset)) == 23_552
+    for unknown in ({"model_type": "qwen3"}, {"model_type": "mamba"}, {}):
+        with pytest.raises(compat.UnsupportedError, match=r"choose PENELOPE_ORDER=lru$"):
+            models.linear_cost(model(dict(unknown)))
 
 
 def test_a_switch_is_yes_or_no() -> None:
