@@ -63,6 +63,10 @@ _SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "sglang.srt.managers.utils.validate_input_length": ("req", "max_req_input_len"),
     "sglang.srt.managers.scheduler.Scheduler.init_req_max_new_tokens": ("req",),
     "sglang.srt.managers.scheduler.Scheduler.init_model_config": (),
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": ("obj",),
+    "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
+    "._apply_post_grammar_logits_transforms": ("logits",),
+    "sglang.srt.layers.sampler.Sampler._preprocess_logits": ("logits", "sampling_info"),
     "sglang.srt.mem_cache.common.release_kv_cache": ("req", "tree_cache", "checkpoint"),
     "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.checkpoint": ("req", "up_to"),
     "sglang.srt.mem_cache.base_prefix_cache.BasePrefixCache.init_load_back": ("params",),

@@ -1,10 +1,14 @@
-"""What a prompt must be to get in: short enough to be admitted, and of tokens that exist."""
+"""What a request must be to get in: short enough to be admitted, of tokens that exist, readable."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+
+MOST_OUTPUTS = 1024
+"""Outputs of one request.  SGLang makes a request of each before it answers anybody else."""
 
 
 def longest_prompt(capacity: int, page_size: int) -> int:
@@ -39,4 +43,48 @@ def fault(req: Any) -> str | None:
     asked = req.logprob.top_logprobs_num if req.return_logprob else 0
     if asked > req.vocab_size:
         return f"top_logprobs_num is {asked}: the model's vocabulary has {req.vocab_size} tokens."
+    return None
+
+
+def argument_fault(asked: Any, labels: Collection[str] | None) -> str | None:
+    """The reason why SGLang's `GenerateReqInput` would end or block a process, or None.
+
+    `labels` are those that a request may add to metrics; None: there are no metrics.
+    """
+    each = asked.sampling_params
+    each = each if isinstance(each, list) else [each]
+    outputs = [params.get("n") for params in each if isinstance(params, dict)]
+    most = max((n for n in outputs if isinstance(n, int)), default=1)
+    if most > MOST_OUTPUTS:
+        return f"n is {most}: one request may ask for up to {MOST_OUTPUTS} outputs."
+    if isinstance(asked.positional_embed_overrides, Mapping):
+        return "positional_embed_overrides cannot be sent as JSON: use the engine's own API."
+    if asked.session_params and (wrong := _session_fault(asked.session_params)):
+        return wrong
+    if labels is not None and asked.custom_labels:
+        unknown = sorted(set(asked.custom_labels) - set(labels))
+        if unknown:
+            return (
+                f"custom_labels has '{unknown[0]}': the server's metrics have no such label "
+                f"(--tokenizer-metrics-allowed-custom-labels)."
+            )
+    return None
+
+
+_SESSION: Mapping[str, tuple[type, ...]] = {
+    "id": (str,),
+    "rid": (str,),
+    "offset": (int,),
+    "replace": (bool,),
+    "drop_previous_output": (bool,),
+}
+
+
+def _session_fault(asked: Mapping[str, Any]) -> str | None:
+    for name, types in _SESSION.items():
+        value = asked.get(name)
+        if value is not None and type(value) not in types:
+            return f"session_params.{name} must be of type {types[0].__name__}."
+    if asked.get("replace") and asked.get("rid") is None:
+        return "session_params.replace needs the rid of the request that is replaced."
     return None
