@@ -266,7 +266,7 @@ def penelope_record(self: Any, on: bool) -> None:
     ORIGINS.update(real=0, phantom=0)
 
 
-def penelope_dump(self: Any, path: str) -> None:
+def penelope_dump(self: Any, path: str, kv: bool = True) -> None:
     """What was recorded, what is resident, and what the policy did."""
     cache = self.tree_cache
     found: dict[str, Any] = {"records": dict(RECORDS), "origins": dict(ORIGINS)}
@@ -283,8 +283,10 @@ def penelope_dump(self: Any, path: str) -> None:
         found["tick"] = cache.state.tick
         found["in_view"] = len(cache.state.waiting.order)
         found["refilling"] = None if cache.refilling.req is None else cache.refilling.req.rid
-        found["resident"] = _resident(cache, Residency.DEVICE)
-        found["host_resident"] = _resident(cache, Residency.HOST)
+        if kv:
+            found["resident"] = _resident(cache, Residency.DEVICE)
+            found["host_resident"] = _resident(cache, Residency.HOST)
+    found["steps"] = self.forward_ct
     found["free_rows"] = self.req_to_token_pool.available_size()
     found["queued"] = [req.rid for req in self.waiting_queue]
     found["steps_left"] = _Switches.steps_left
@@ -297,12 +299,20 @@ def penelope_dump(self: Any, path: str) -> None:
 
 
 def _resident(cache: PenelopeCache, tier: Residency) -> dict[Digest, Digest]:
-    """History up to a position -> digest of K and V there, over all layers, in one tier."""
+    """History up to a position -> digest of K and V there, over all layers, in one tier.
+
+    KV of weights that the model has no more is left out, and how often they have changed is no part
+    of a history's name: another run may have changed them oftener.
+    """
     found: dict[Digest, Digest] = {}
     kept = buffers(cache, tier)
     for node, start, slots in cache.slots.items(tier):
         key = cache.state.nodes[node].key
-        namespace = repr(cache.state.nodes[node].namespace).encode()
+        whole = cache.state.nodes[node].namespace
+        if weights_of(whole) != cache.weights:
+            continue
+        adapter = (whole.adapter or "").removeprefix(f"{cache.weights}|") or None
+        namespace = repr(whole._replace(adapter=adapter)).encode()
         rows = torch.cat([buffer[slots].flatten(1) for buffer in kept], dim=1).numpy()
         history = hashlib.blake2b(namespace, digest_size=16)
         history.update(key[: start * 4])

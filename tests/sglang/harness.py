@@ -19,7 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-START_SECONDS = 240
+START_SECONDS = 600
 STEP_SECONDS = 120
 
 CHECKS = {
@@ -104,6 +104,8 @@ class Engine:
                 cwd=self.folder,
                 start_new_session=True,
             )
+        self.step_seconds: float = STEP_SECONDS
+        """So long one answer may take."""
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._tickets = itertools.count()
         self._loop = asyncio.new_event_loop()
@@ -173,7 +175,7 @@ class Engine:
         except OSError:
             raise EngineDied(f"the engine is gone:\n{self.tail()}") from None
         try:
-            async with asyncio.timeout(STEP_SECONDS):
+            async with asyncio.timeout(self.step_seconds):
                 return await future
         except TimeoutError:
             raise EngineDied(f"no answer to {operation}:\n{self.tail()}") from None
@@ -188,10 +190,10 @@ class Engine:
         )
         return answer
 
-    async def look(self, rank: int = 0) -> dict[str, Any]:
-        """What the scheduler has now; it may be in the middle of its work."""
+    async def look(self, rank: int = 0, kv: bool = True) -> dict[str, Any]:
+        """What the scheduler has now; it may be in the middle of its work.  `kv`: with all KV."""
         target = self.folder / "dump"
-        await self.ask("call", method="penelope_dump", path=str(target))
+        await self.ask("call", method="penelope_dump", path=str(target), kv=kv)
         found: dict[str, Any] = pickle.loads(Path(f"{target}.{rank}").read_bytes())
         return found
 

@@ -91,7 +91,7 @@ def _native(item: dict[str, Any]) -> Output:
     hidden = meta.get("hidden_states")
     if hidden:
         # The first entry is the prompt's, from wherever nothing was cached.
-        exact["hidden_states"] = _plain(hidden[1:])
+        exact["hidden_states"] = [_last_row(entry) for entry in _plain(hidden[1:])]
     reason = meta.get("finish_reason") or {}
     tokens = item.get("output_ids")
     return Output(
@@ -102,6 +102,11 @@ def _native(item: dict[str, Any]) -> Output:
         int(meta.get("prompt_tokens", 0)),
         exact,
     )
+
+
+def _last_row(entry: list[Any]) -> list[Any]:
+    """Of a request that was retracted SGLang computes, and tells, several rows at once again."""
+    return entry[-1] if entry and isinstance(entry[0], list) else entry
 
 
 def from_openai(status: int, body: Any) -> Answer:

@@ -76,8 +76,7 @@ def _answer(operation: Operation, answer: Answer, which: str) -> Iterator[tuple[
     if answer.status == HUNG:
         yield WAITS, told
     elif answer.status >= 500:
-        if not known.is_known(operation, answer):
-            yield CLEAR, told
+        yield CLEAR, told
     elif answer.status >= 400:
         if not answer.message or "Traceback" in answer.message:
             yield CLEAR, told
@@ -199,7 +198,7 @@ def _finished(a: Output, b: Output, room: int) -> Iterator[str]:
     for name in ("tokens", "text", "logprobs", "finish", "exact"):
         one, other = getattr(a, name), getattr(b, name)
         if not (_close(one, other) if name in CLOSE else one == other):
-            yield f"{name} {_short(other)}, not {_short(one)}"
+            yield f"{name}{_where(one, other)}"
             return
 
 
@@ -216,6 +215,20 @@ def _close(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_close, one, other))
     return bool(one == other)
+
+
+def _where(one: Any, other: Any) -> str:
+    """The first place at which two values differ, and what is there."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        return next(
+            f"[{k!r}]{_where(one[k], other[k])}" for k in one if not _close(one[k], other[k])
+        )
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        if len(one) == len(other):
+            pairs = enumerate(zip(one, other, strict=True))
+            return next(f"[{i}]{_where(a, b)}" for i, (a, b) in pairs if not _close(a, b))
+        return f" of length {len(other)}, not {len(one)}: {_short(other)}, not {_short(one)}"
+    return f" {_short(other)}, not {_short(one)}"
 
 
 def _prefix(a: Output, b: Output) -> Iterator[str]:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tests.fuzz.server.answers import Answer
-from tests.fuzz.server.episode import Fields, Operation
+from tests.fuzz.server.episode import Fields
 
 
 @dataclass(frozen=True)
 class Known:
     name: str
     reason: str
-    message: str = ""
-    """A pattern of the answer's message, where it is not a clear 4xx."""
     log: str = ""
     """A pattern in a traceback of the log."""
     sampling: tuple[str, ...] = ()
@@ -38,30 +35,11 @@ KNOWN: tuple[Known, ...] = (
         ),
     ),
     Known(
-        "ids-beyond-64-bits",
-        "the OpenAI-compatible API does not bound token ids, and 2**63 does not fit SGLang's array",
-        message="int too big to convert",
-        log="OverflowError: int too big to convert",
-    ),
-    Known(
         "adapter-released-twice",
         "a request that names an unknown adapter is refused, and its adapter, None, released",
         log="lora_id must be either a string or a list of strings",
     ),
 )
-
-NOT_ASKED = {
-    "stop_regex that is no regular expression": "the process that serves HTTP ends",
-    "top_logprobs_num beyond the vocabulary": "the scheduler dies in `topk`",
-    "custom_logit_processor that is no JSON": "the scheduler dies in `from_str`",
-}
-"""What stops SGLang itself, so that nothing more could be found: no episode asks for it."""
-
-
-def is_known(operation: Operation, answer: Answer) -> bool:
-    """Whether an answer that is not clear is one of SGLang's own."""
-    del operation
-    return any(k.message and re.search(k.message, answer.message) for k in KNOWN)
 
 
 def unsettled(fields: Fields) -> bool:

@@ -12,6 +12,8 @@ from tests.sglang.harness import ROOT, Engine
 
 POOL = 49_152
 """Tokens of the engine that never evicts; an episode under pressure takes a part of them."""
+WATCHDOG = 300
+"""Seconds after which SGLang's own watchdog ends a scheduler that stands still."""
 EPISODES_EACH = 25
 """So many episodes are run on one server before the next one is started."""
 
@@ -58,6 +60,7 @@ class Server:
             "enable_custom_logit_processor": True,
             "return_hidden_states_mode": "full",
             "radix_cache_backend": None if stock else "penelope",
+            "watchdog_timeout": WATCHDOG,
             **kind.flags,
         }
         if kind.adapters:
@@ -77,8 +80,12 @@ class Server:
             folder / models.WEIGHTS[0],
             host=ROOT / "tests/fuzz/server/host.py",
             plugins=("tests.fuzz.server.engine_side:load",),
+            # SGLang compiles `repetition_penalty` when it is first asked for, in the middle of
+            # serving: a minute and more on a busy CPU, in which nobody gets an answer.
+            variables={"TORCH_COMPILE_DISABLE": "1"},
             **flags,
         )
+        self.engine.step_seconds = 2 * WATCHDOG
         self._read = 0
 
     def new_log(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.fuzz.server import driving, judging
 from tests.fuzz.server import episode as episodes
-from tests.fuzz.server import judging
 from tests.fuzz.server.answers import HUNG, Answer, Output, Run, from_native, from_openai
 from tests.fuzz.server.asking import Said
 from tests.fuzz.server.episode import ASK, CONTROLS, RAW, Episode, Operation
@@ -202,7 +203,9 @@ def test_death_leaks_tracebacks_and_wrong_kv_are_found() -> None:
     assert _judged(_ok(), died="SIGQUIT") == {judging.LIVES}
     assert _judged(_ok(), leaks=["a page has two owners"]) == {judging.LEAKS}
     assert _judged(_ok(), log="Traceback (most recent call last):\n  oops") == {judging.QUIET}
-    known = "Traceback (most recent call last):\nOverflowError: int too big to convert\n"
+    known = (
+        "Traceback (most recent call last):\nlora_id must be either a string or a list of strings\n"
+    )
     assert _judged(_ok(), log=known) == set()
     operation = Operation(ASK, 0.0, FIELDS)
     episode = Episode("made", "page-16", {}, ((operation,),))
@@ -242,3 +245,56 @@ def test_answers_are_read_alike_whatever_the_protocol() -> None:
     ended = {"type": "abort", "status_code": 503, "message": "late"}
     late = from_native(200, {"text": "", "meta_info": {**meta, "finish_reason": ended}})
     assert (late.status, late.message) == (503, "late")
+
+
+def test_rows_that_are_told_again_after_a_retraction_count_once() -> None:
+    def told(hidden: list[Any]) -> Any:
+        meta = {"finish_reason": {"type": "length"}, "hidden_states": hidden}
+        return from_native(200, {"text": "", "meta_info": meta}).outputs[0].exact["hidden_states"]
+
+    plain = told([[[0.0], [0.1]], [1.0], [2.0]])
+    assert plain == [[1.0], [2.0]]
+    assert told([[[0.1]], [1.0], [[0.0], [0.1], [1.0], [2.0]]]) == plain
+
+
+def test_a_difference_is_told_by_its_place() -> None:
+    assert (
+        judging._where({"a": [1, [2.0, 3.0]]}, {"a": [1, [2.0, 4.0]]}) == "['a'][1][1] 4.0, not 3.0"
+    )
+    assert judging._where([1, 2], [1]) == " of length 1, not 2: [1], not [1, 2]"
+
+
+# The driver
+
+
+class Slow:
+    """An engine of which every look shows another step until so many, and then none."""
+
+    def __init__(self, steps: int) -> None:
+        self.looks = 0
+        self.steps = steps
+
+    async def look(self, *, kv: bool) -> dict[str, Any]:
+        assert not kv
+        self.looks += 1
+        return {"steps": min(self.looks, self.steps), "queued": [], "running": ["a"]}
+
+
+@pytest.mark.parametrize("steps", [1, 50])
+def test_a_client_waits_for_ever_only_where_nothing_happens(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(driving, "PATIENCE", 9)
+    engine = Slow(steps)
+    player = driving.Player.__new__(driving.Player)
+    player.engine = engine  # type: ignore[assignment]
+
+    async def play() -> bool:
+        waits = asyncio.ensure_future(asyncio.Event().wait())
+        left = await player._wait([waits])  # type: ignore[list-item]
+        waits.cancel()
+        return bool(left)
+
+    assert asyncio.run(play())
+    assert engine.looks == steps + 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -25,6 +26,15 @@ IDS: tuple[Any, ...] = (
     10**30,
 )
 """Integers that are no token."""
+
+DISALLOW = json.dumps(
+    {
+        "callable": (
+            b"csglang.srt.sampling.custom_logit_processor\nDisallowedTokensLogitsProcessor\n."
+        ).hex()
+    }
+)
+"""SGLang's own logit processor, as a client sends one, but without parameters."""
 
 NOT_IDS: tuple[Any, ...] = (1.5, "7", None, True, [], {}, [[1]], float("1e300"))
 
@@ -59,7 +69,34 @@ SAMPLING: tuple[dict[str, Any], ...] = (
     {"unheard_of": 1},
     {"max_new_tokens": 2**70},
     {"stop_token_ids": ["x"]},
+    # Each of these ends SGLang itself.
+    {"stop_regex": "["},
+    {"stop_regex": "(?<=a+)b"},
+    {"stop_regex": ["a", "*"]},
+    {"top_k": 2**40, "temperature": 1},
+    {"top_k": 1.5, "temperature": 1},
+    {"temperature": 1e300},
+    {"min_new_tokens": 2**40, "max_new_tokens": 2**41},
+    {"min_new_tokens": 1.5, "max_new_tokens": 4},
+    {"max_new_tokens": 1.5},
+    {"stream_interval": "x"},
+    {"ignore_eos": "yes"},
+    {"skip_special_tokens": 5},
+    {"logit_bias": {"5": 1e39}},
+    {"logit_bias": {"5": "x"}},
+    {"logit_bias": {"5": None}},
+    {"logit_bias": [1, 2]},
+    {"stop_token_ids": [10**6], "min_new_tokens": 2},
+    {"stop_token_ids": [-5], "min_new_tokens": 2},
+    {"stop_token_ids": [2**70]},
+    {"n": 10**5},
+    {"stop": [5]},
+    {"sampling_seed": 2**63},
+    {"structural_tag": "{"},
+    {"watermark": "x"},
 )
+
+CHAT = {"role": "user", "content": "a"}
 
 BODIES: tuple[tuple[str, Any], ...] = (
     ("/generate", {}),
@@ -99,6 +136,38 @@ BODIES: tuple[tuple[str, Any], ...] = (
     ("/update_weights_from_disk", {"model_path": "/nowhere"}),
     ("/pause_generation", {"mode": "sideways"}),
     ("/abort_request", {"rid": 5}),
+    ("/generate", {"input_ids": [[1], [2]], "sampling_params": [{"max_new_tokens": 2}]}),
+    ("/generate", {"input_ids": [[1], [2]], "return_logprob": [True]}),
+    ("/v1/chat/completions", {"model": "tiny", "messages": [CHAT], "n": 10**5}),
+    ("/v1/completions", {"model": "tiny", "prompt": [[1, 2], [2**63]]}),
+    ("/v1/completions", {"model": "tiny", "prompt": [1, 2], "stop_regex": "["}),
+    ("/v1/completions", {"model": "tiny", "prompt": [1, 2], "top_k": 2**40}),
+    ("/v1/completions", {"model": "tiny", "prompt": [1, 2], "logit_bias": {"5": "nan"}}),
+    *(
+        ("/generate", {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 3}, **asked})
+        for asked in (
+            {"custom_logit_processor": "["},
+            {"custom_logit_processor": "{}"},
+            {"custom_logit_processor": '{"callable": "zz"}'},
+            {"custom_logit_processor": '{"callable": "00"}'},
+            {"custom_logit_processor": DISALLOW},
+            {"return_logprob": True, "top_logprobs_num": VOCABULARY + 1},
+            {"return_logprob": True, "top_logprobs_num": 2**40},
+            {"return_logprob": True, "token_ids_logprob": [[1]]},
+            {"session_params": {"id": "nobody"}},
+            {"session_params": {"what": 1}},
+            {"session_params": {"id": "nobody", "replace": True}},
+            {"extra_key": ["x"]},
+            {"image_data": "x"},
+            {"priority": 2**70},
+            {"bootstrap_room": 2**70},
+            {"routed_dp_rank": 5},
+            {"return_routed_experts": True, "routed_experts_start_len": 99},
+            {"rid": ["x"]},
+            {"custom_labels": {"a": "b"}},
+            {"positional_embed_overrides": {"embeds": [[1.0]], "positions": [0]}},
+        )
+    ),
 )
 
 TEXTS: tuple[tuple[str, str], ...] = (
