@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fuzz.server import models as fuzzed
 from tests.sglang import models, workload
 from tests.sglang.conftest import DEFAULTS, Engines
 from tests.sglang.harness import Engine
@@ -146,3 +147,44 @@ def test_a_mixture_of_experts_with_stretched_positions(experts: Engine) -> None:
     beside: list[Asked] = [{"sampling": {"min_new_tokens": 2}}, {"return_logprob": True}]
     answers = compare(experts, {"sampling": {"min_new_tokens": 3}}, beside)
     assert len(answers[1]["output_ids"]) == 6
+
+
+@pytest.fixture(scope="module")
+def adapted(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """With two LoRA adapters, which compute the same bits in every batch (`engine_side`)."""
+    folder = fuzzed.build(tmp_path_factory.mktemp("adapted"))
+    return engines.get(
+        model_path=str(folder / "first"),
+        plugins=("tests.fuzz.server.engine_side:load",),
+        enable_lora=True,
+        lora_backend="torch_native",
+        lora_paths=[f"{name}={folder / name}" for name in fuzzed.ADAPTERS],
+        max_loras_per_batch=3,
+        max_lora_rank=fuzzed.RANK,
+        lora_target_modules=list(fuzzed.TARGETS),
+        skip_tokenizer_init=False,
+    )
+
+
+@pytest.mark.parametrize("adapter", [*fuzzed.ADAPTERS, None])
+def test_adapters_beside_phantoms(adapted: Engine, adapter: str | None) -> None:
+    """A refill is computed with the adapter of whom it serves, its neighbours with their own."""
+    told = {"return_logprob": True, "logprob_start_len": 0}
+    beside: list[Asked] = [{"lora_path": name, **told} for name in (*fuzzed.ADAPTERS, None)]
+    back = {"return_logprob": True, "logprob_start_len": 610}
+    compare(adapted, back, beside, lora_path=adapter)
+
+
+def test_adapters_are_not_without_effect(adapted: Engine) -> None:
+    async def play() -> list[Any]:
+        tokens = workload.text("adapted", 40)
+        return [
+            await adapted.generate(tokens, f"by {name}", 8, lora_path=name, return_logprob=True)
+            for name in (*fuzzed.ADAPTERS, None)
+        ]
+
+    red, blue, plain = (
+        answer["meta_info"]["output_token_logprobs"] for answer in adapted.run(play())
+    )
+    assert red != blue
+    assert plain not in (red, blue)
