@@ -213,6 +213,20 @@ def refuse_request(original: Callable[..., Any], manager: Any, *args: Any, **kwa
     return made
 
 
+async def resume_to_abort(original: Callable[..., Any], manager: Any, asked: Any) -> None:
+    """AROUND `TokenizerManager.pause_generation`.
+
+    With `abort` it waits until all requests have ended, which none does while the scheduler stands
+    still after a pause `in_place`; and nobody can resume it, because the wait holds the lock.
+    """
+    if asked.mode == "abort" and manager.is_pause and _is_chosen():
+        from sglang.srt.managers.io_struct import ContinueGenerationReqInput
+
+        # New requests go on waiting: only the scheduler is told.
+        await manager._async_dispatch_to_scheduler(ContinueGenerationReqInput())
+    await original(manager, asked)
+
+
 def leave_something(_result: None, asked: Any, logits: torch.Tensor) -> None:
     """AFTER `SamplingBatchInfo._apply_post_grammar_logits_transforms`: all but processors."""
     mask = asked.grammar_mask
@@ -366,6 +380,7 @@ HOOKS = (
         HookType.AROUND,
     ),
     Hook(f"{_TOKENIZER}._create_tokenized_object", refuse_request, HookType.AROUND),
+    Hook(f"{_TOKENIZER}.pause_generation", resume_to_abort, HookType.AROUND),
     Hook(f"{_SAMPLING}._apply_post_grammar_logits_transforms", leave_something, HookType.AFTER),
     Hook(
         "sglang.srt.layers.sampler.Sampler._preprocess_logits",

@@ -122,3 +122,25 @@ def test_timing_out_in_the_middle_of_a_refill(engine: Engine, limit: str) -> Non
         assert found["live_receipts"] == 0
         assert found["free_rows"] == DEFAULTS["rows"]
     assert any("timeout reached" in answer for answer in ended), "nothing timed out"
+
+
+def test_a_pause_that_aborts_ends_a_pause_in_place(engine: Engine) -> None:
+    """SGLang would wait for ever: nothing is aborted while the scheduler stands still."""
+
+    async def play() -> tuple[list[Any], dict[str, Any]]:
+        task = asyncio.ensure_future(engine.generate(workload.text("runs", 100), "runs", 500))
+        await engine.until(lambda found: "runs" in (*found["running"], *found["between"]))
+        await engine.ask("pause", mode="in_place")
+        async with asyncio.timeout(60):
+            await engine.ask("pause", mode="abort")
+        late = asyncio.ensure_future(engine.generate([1, 2, 3], "late", 4))
+        await asyncio.sleep(0.3)
+        waits = not late.done()
+        await engine.ask("continue")
+        ended = await asyncio.gather(task, return_exceptions=True)
+        return [waits, *ended], await late
+
+    (waits, ended), late = engine.run(play())
+    assert waits, "who arrives during the pause waits for its end"
+    assert "abort" in str(ended).lower()
+    assert late["meta_info"]["finish_reason"]["type"] == "length"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.fuzz.server import episode as episodes
 from tests.fuzz.server import models
+from tests.fuzz.server.answers import HUNG
 from tests.fuzz.server.driving import play
 from tests.fuzz.server.episode import Episode
 from tests.fuzz.server.generating import generate
@@ -39,7 +40,8 @@ class Fuzzer:
         """Play an episode on both engines; a server that is dead or leaks is not used again."""
         server = self._server(episode.server)
         reference, script = play(server, episode)
-        if reference.died or reference.leaks:
+        hung = any(answer.status == HUNG for answer in reference.answers.values())
+        if reference.died or reference.leaks or hung:
             self.stop()
             return judge(episode, reference, reference)
         run, _ = play(server, episode, script, self.fault)
