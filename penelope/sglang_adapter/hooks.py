@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sglang.srt.mem_cache.common import release_kv_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from penelope.policy import Order
-from penelope.sglang_adapter import (
-    compat,
-    entry,
-    models,
-    options,
-    refusals,
-    sampling,
-    surface,
-)
+from penelope.sglang_adapter import compat, entry_hooks, models, options, refusals, surface
 from penelope.sglang_adapter.admission import COMPUTED, PATCHES, PenelopeAdder
 from penelope.sglang_adapter.cache import PenelopeCache
+from penelope.sglang_adapter.entry_hooks import Hook, is_chosen
 from penelope.sglang_adapter.phantom import Phantom
 from penelope.sglang_adapter.waiting_line import waits_in
 
 if TYPE_CHECKING:
-    import torch
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 
 
 logger = logging.getLogger(__name__)
-
-REFUSED = "_penelope_refused"
-"""Where a request keeps why its processor is refused, from one step of its entry to the next."""
-
-
-class Hook(NamedTuple):
-    target: str
-    function: Callable[..., Any]
-    kind: HookType
 
 
 def prefill_adder_class(original: Callable[[Any], type], scheduler: Any) -> type:
@@ -116,7 +99,7 @@ def more_rows(configurator: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[s
 
     A request with holes needs a row for each phantom too, and SGLang guarantees it one.
     """
-    if not _is_chosen():
+    if not is_chosen():
         return None
     kwargs["max_num_reqs"] += options.read().phantom_rows
     return (configurator, *args), kwargs
@@ -126,7 +109,7 @@ def wider_batches(
     original: Callable[..., None], runner: Any, model_runner: Any, *args: Any, **kwargs: Any
 ) -> None:
     """AROUND `EagerRunner.__init__`: its input buffers hold a batch of all the rows there are."""
-    extra = options.read().phantom_rows if _is_chosen() else 0
+    extra = options.read().phantom_rows if is_chosen() else 0
     model_runner.max_running_requests += extra
     try:
         original(runner, model_runner, *args, **kwargs)
@@ -143,108 +126,6 @@ def touch_of_request(original: Callable[..., None], req: Req, tree_cache: Any) -
         return  # That it waits is known without.
     tokens = req.origin_input_ids + req.output_ids
     tree_cache.touch(RadixKey(tokens, req.extra_key, cache_salt=req.cache_salt), req)
-
-
-def limit_prompt(scheduler: Any, req: Req) -> None:
-    """BEFORE `Scheduler.init_req_max_new_tokens`: the first step of every request's entry.
-
-    The limit that `validate_input_length` goes by next is the one of admission.  A request that is
-    refused, for whatever reason, still goes through one batch, with its processor.
-    """
-    if isinstance(scheduler.tree_cache, PenelopeCache):
-        limit = entry.longest_prompt(scheduler.token_to_kv_pool_allocator.size, scheduler.page_size)
-        scheduler.max_req_input_len = min(scheduler.max_req_input_len, limit)
-        if fault := _processor_fault(req, scheduler.device):
-            req.custom_logit_processor = None
-            vars(req)[REFUSED] = fault
-
-
-def refuse_prompt(error: str | None, req: Req, *_: Any, **__: Any) -> str | None:
-    """AFTER `validate_input_length`: no prompt gets in whose KV could not be told from others'."""
-    if error is not None or not _is_chosen():
-        return error
-    return vars(req).pop(REFUSED, None) or entry.fault(req)
-
-
-def _processor_fault(req: Req, device: str) -> str | None:
-    if not req.custom_logit_processor:
-        return None
-    import torch
-    from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
-
-    text = req.custom_logit_processor
-    logits = torch.zeros((1, req.vocab_size), device=device)
-    return sampling.processor_fault(
-        lambda: CustomLogitProcessor.from_str(text), req.sampling_params, logits
-    )
-
-
-def read_arguments(original: Callable[..., None], asked: Any) -> None:
-    """AROUND `GenerateReqInput.normalize_batch_and_arguments`."""
-    if not _is_chosen():
-        original(asked)
-        return
-    if fault := entry.argument_fault(asked, _metric_labels()):
-        raise ValueError(fault)
-    sampling.read(original, asked)
-    if not asked.is_single:
-        # SGLang keeps what it makes of each, and fails where a list is too short.
-        sampling.read(lambda: [asked[index] for index in range(len(asked.rid))])
-    elif not isinstance(asked.rid, str):
-        raise ValueError("rid must be a string for a single request.")
-
-
-def _metric_labels() -> tuple[str, ...] | None:
-    from sglang.srt.runtime_context import get_observability
-
-    settings = get_observability()
-    if not settings.enable_metrics:
-        return None
-    return tuple(settings.tokenizer_metrics_allowed_custom_labels or ())
-
-
-def refuse_request(original: Callable[..., Any], manager: Any, *args: Any, **kwargs: Any) -> Any:
-    """AROUND `TokenizerManager._create_tokenized_object`: a `ValueError` is answered with 400."""
-    if not _is_chosen():
-        return original(manager, *args, **kwargs)
-    made = sampling.read(original, manager, *args, **kwargs)
-    if fault := sampling.fault(made.sampling_params, manager.model_config.vocab_size):
-        raise ValueError(fault)
-    return made
-
-
-async def resume_to_abort(original: Callable[..., Any], manager: Any, asked: Any) -> None:
-    """AROUND `TokenizerManager.pause_generation`.
-
-    With `abort` it waits until all requests have ended, which none does while the scheduler stands
-    still after a pause `in_place`; and nobody can resume it, because the wait holds the lock.
-    """
-    if asked.mode == "abort" and manager.is_pause and _is_chosen():
-        from sglang.srt.managers.io_struct import ContinueGenerationReqInput
-
-        # New requests go on waiting: only the scheduler is told.
-        await manager._async_dispatch_to_scheduler(ContinueGenerationReqInput())
-    await original(manager, asked)
-
-
-def leave_something(_result: None, asked: Any, logits: torch.Tensor) -> None:
-    """AFTER `SamplingBatchInfo._apply_post_grammar_logits_transforms`: all but processors."""
-    mask = asked.grammar_mask
-    penalties = asked.penalizer_orchestrator
-    limited = mask is not None or asked.logit_bias is not None
-    limited = limited or asked.acc_additive_penalties is not None
-    limited = limited or asked.acc_scaling_penalties is not None
-    if (limited or (penalties and penalties.is_required)) and _is_chosen():
-        sampling.leave_something(logits, None if mask is None else mask.apply)
-
-
-def leave_something_processed(
-    result: torch.Tensor, _sampler: Any, logits: torch.Tensor, sampling_info: Any
-) -> torch.Tensor:
-    """AFTER `Sampler._preprocess_logits`: custom processors have run."""
-    if sampling_info.has_custom_logit_processor and _is_chosen():
-        sampling.leave_something(result, None)
-    return result
 
 
 def other_weights(result: Any, updater: Any, *_: Any, **__: Any) -> None:
@@ -267,12 +148,6 @@ def end_of_session(original: Callable[..., None], scheduler: Any, request: Any) 
         if known and session not in scheduler.session_controller:
             return
     original(scheduler, request)
-
-
-def _is_chosen() -> bool:
-    from sglang.srt.runtime_context import get_memory
-
-    return bool(get_memory().radix_cache_backend == options.BACKEND_NAME)
 
 
 def refuse_early(_result: None, server_args: Any) -> None:
@@ -308,7 +183,7 @@ def _refuse_model_early(server_args: Any, chosen: options.Options) -> None:
 
 def refuse_model(_result: None, scheduler: Any) -> None:
     """AFTER `Scheduler.init_model_config`: its weights are not loaded yet."""
-    if _is_chosen():
+    if is_chosen():
         models.require_supported(scheduler.model_config)
 
 
@@ -338,8 +213,6 @@ def handshake(_result: None, scheduler: Any) -> None:
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _COMPONENTS = "sglang.srt.managers.scheduler_components"
-_TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-_SAMPLING = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
 
 HOOKS = (
     Hook(f"{_SCHEDULER}.get_prefill_adder_class", prefill_adder_class, HookType.AROUND),
@@ -371,22 +244,7 @@ HOOKS = (
         more_rows,
         HookType.BEFORE,
     ),
-    Hook("sglang.srt.managers.utils.validate_input_length", refuse_prompt, HookType.AFTER),
-    Hook(f"{_SCHEDULER}.init_req_max_new_tokens", limit_prompt, HookType.BEFORE),
     Hook(f"{_SCHEDULER}.close_session", end_of_session, HookType.AROUND),
-    Hook(
-        "sglang.srt.managers.io_struct.GenerateReqInput.normalize_batch_and_arguments",
-        read_arguments,
-        HookType.AROUND,
-    ),
-    Hook(f"{_TOKENIZER}._create_tokenized_object", refuse_request, HookType.AROUND),
-    Hook(f"{_TOKENIZER}.pause_generation", resume_to_abort, HookType.AROUND),
-    Hook(f"{_SAMPLING}._apply_post_grammar_logits_transforms", leave_something, HookType.AFTER),
-    Hook(
-        "sglang.srt.layers.sampler.Sampler._preprocess_logits",
-        leave_something_processed,
-        HookType.AFTER,
-    ),
     Hook("sglang.srt.mem_cache.common.touch_waiting_prefix", touch_of_request, HookType.AROUND),
     Hook(f"{_SCHEDULER}.init_model_config", refuse_model, HookType.AFTER),
     Hook(
@@ -406,6 +264,7 @@ HOOKS = (
         HookType.AFTER,
     ),
     Hook("sglang.srt.arg_groups.validation_hook.check_server_args", refuse_early, HookType.AFTER),
+    *entry_hooks.HOOKS,
 )
 
 
