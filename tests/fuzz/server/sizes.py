@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from penelope.policy import Order
 from tests.fuzz.server import models
 
 
@@ -78,4 +79,7 @@ def settings(source: random.Random, page: int) -> tuple[Limits, dict[str, int | 
         swap = block * source.choice([1, 1, 2])
         host = swap + step * source.randrange(0, 2000 // step)
         chosen |= {"host": host, "swap": swap}
+    penelope = (chosen["position"], chosen["granularity"]) == ("private-head", "block")
+    if penelope and source.random() < 0.4:
+        chosen |= {"order": Order.EXPECTED_COST.value, "queue": source.random() < 0.7}
     return Limits(page, block, chunk, pool, host), chosen
