@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz.server.__main__ import Fuzzer, drawn, stored
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(3600)]
 
 EPISODES = 4
 
