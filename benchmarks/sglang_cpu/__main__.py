@@ -160,7 +160,8 @@ async def compare(
 def line(title: str, outcomes: dict[str, Outcome]) -> str:
     parts = [
         f"{name}: TTFT {o.ttft_mean_s:.3f} (p50 {o.ttft_p50_s:.3f}, p99 {o.ttft_p99_s:.3f}) s, "
-        f"JCT {o.jct_mean_s:.2f} s, hits {o.hit_rate:.3f}, recomputed {o.recomputed_tokens}"
+        f"JCT {o.jct_mean_s:.2f} s, hits {o.hit_rate:.3f}, recomputed {o.recomputed_tokens}, "
+        f"CPU {o.cpu_s:.1f} s"
         for name, o in outcomes.items()
     ]
     return f"{title}\n  " + "\n  ".join(parts)
@@ -169,7 +170,7 @@ def line(title: str, outcomes: dict[str, Outcome]) -> str:
 def ratios(found: list[dict[str, Outcome]], arm: str, over: str) -> dict[str, dict[str, float]]:
     """One arm over another: geometric mean over groups, and in how many groups it is lower."""
     table = {}
-    for name in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "jct_mean_s"):
+    for name in ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "jct_mean_s", "cpu_s"):
         each = [getattr(o[arm], name) / getattr(o[over], name) for o in found]
         table[name] = {
             "ratio": math.exp(sum(map(math.log, each)) / len(each)),

@@ -43,6 +43,8 @@ class Outcome:
     hit_rate: float
     recomputed_tokens: int
     """Prompt tokens computed although an earlier request had them already."""
+    cpu_s: float
+    """CPU time that the server took."""
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
@@ -117,6 +119,7 @@ class Play:
 async def play_group(server: Server, group: Trace, scale: Scale) -> Outcome:
     """N sessions at a time; when one ends, the next starts."""
     play = Play(server, scale.unit)
+    before = server.cpu_seconds
     waiting = iter(group.sessions)
 
     async def worker() -> None:
@@ -125,10 +128,10 @@ async def play_group(server: Server, group: Trace, scale: Scale) -> Outcome:
 
     async with play.client:
         await asyncio.gather(*(worker() for _ in range(scale.concurrency)))
-    return outcome(play)
+    return outcome(play, server.cpu_seconds - before)
 
 
-def outcome(play: Play) -> Outcome:
+def outcome(play: Play, cpu_s: float) -> Outcome:
     answers = [answer for answer, _ in play.answers]
     waits = sorted(answer.ttft for answer in answers)
     return Outcome(
@@ -139,4 +142,5 @@ def outcome(play: Play) -> Outcome:
         statistics.fmean(play.durations),
         sum(a.cached_tokens for a in answers) / sum(a.prompt_tokens for a in answers),
         sum(max(0, known - answer.cached_tokens) for answer, known in play.answers),
+        cpu_s,
     )
