@@ -14,16 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
 
 from penelope.policy import (
     Adopt,
     Effect,
     Free,
-    Key,
     Merge,
     Moved,
-    Namespace,
     Node,
     NodeId,
     Remove,
@@ -31,6 +28,10 @@ from penelope.policy import (
     Split,
     State,
 )
+from penelope.runtime.announcement import Announcement
+from penelope.runtime.prefixes import whole_prefixes
+
+__all__ = ["Announce", "Announcement", "announcements"]
 
 
 class Announce(Enum):
@@ -38,20 +39,10 @@ class Announce(Enum):
 
     STICKY = "sticky"
     """Every history as far as the tree knows it, while there is KV at its end."""
+    PREFIX = "prefix"
+    """Of every history what is resident, in either tier, before its first hole."""
     EXACT = "exact"
     """Resident KV, in each tier."""
-
-
-class Announcement(NamedTuple):
-    """Blocks that are there from now on, or no longer: [start, end) of a history."""
-
-    stored: bool
-    namespace: Namespace
-    key: Key
-    """A history that runs through the span."""
-    start: int
-    end: int
-    tier: Residency
 
 
 _OTHER = {Residency.DEVICE: Residency.HOST, Residency.HOST: Residency.DEVICE}
@@ -62,8 +53,11 @@ def announcements(
 ) -> Iterator[Announcement]:
     """What one transition changes for routers, in the order in which they must be told.
 
-    `Reset` is left to the caller, who says that all is gone.  Cost: one step for each effect.
+    `Reset` is left to the caller, who says that all is gone.  Cost: one step for each effect, and
+    with `PREFIX` one for each node above them, and for each that is withdrawn or announced again.
     """
+    if mode is Announce.PREFIX:
+        return whole_prefixes(before, after, effects)
     follow = _Follow(before, after, effects)
     return follow.sticky() if mode is Announce.STICKY else follow.exact()
 

@@ -93,7 +93,8 @@ DOCUMENTED: Mapping[str, str] = {
     "PENELOPE_SWAP_TOKENS": "of these, tokens that only exchanges between full tiers use, a "
     "multiple of the block (default 1024, rounded up to whole blocks)",
     "PENELOPE_KV_EVENTS": "what routers are told by --kv-events-config: sticky (histories, holes "
-    "included) or exact (resident KV, tier by tier; default sticky)",
+    "included), prefix (of a history what is resident before its first hole) or exact (resident "
+    "KV, tier by tier; default sticky)",
     "PENELOPE_ALLOW_UNTESTED_SGLANG": "1 to start with an SGLang version that was not tested "
     "(default 0)",
 }

@@ -10,6 +10,7 @@
 It needs nothing but Penelope's core.  What failure looks like: docs/conformance.md.
 """
 
+from penelope.testing.announced import Follower, check_announced
 from penelope.testing.audit import audit
 from penelope.testing.conformance import (
     ONE_TIER,
@@ -27,6 +28,7 @@ __all__ = [
     "ONE_TIER",
     "TWO_TIERS",
     "ConformanceError",
+    "Follower",
     "InspectableStore",
     "InspectableSymbolicStore",
     "Operation",
@@ -34,6 +36,7 @@ __all__ = [
     "ServingCache",
     "StoreSuite",
     "audit",
+    "check_announced",
     "check_cache",
     "check_store",
 ]

@@ -231,7 +231,15 @@ TRACE: Final = (
         Kind.TRACE,
         "What routers are told of is closed under prefixes after every single event, covers what "
         "is resident, and names nothing without KV at or behind it that no request holds.",
-        "two strict indexes, tests/property",
+        "a strict index, penelope.testing",
+    ),
+    Invariant(
+        "announced-is-resident",
+        Kind.TRACE,
+        "What routers are told of in the mode `prefix` is what is resident, in either tier, with "
+        "all that precedes it: never more, not even between two events, and no less when a step "
+        "is told.",
+        "a strict index, penelope.testing",
     ),
 )
 

@@ -263,7 +263,7 @@ class Router:
         from penelope.sglang_adapter.events import PlacementEvents
 
         self.page = page
-        self.closed = mode == "sticky"
+        self.closed = mode != "exact"
         self.held: dict[tuple[str, int], tuple[int, ...]] = {}
         self.events = PlacementEvents(
             SimpleNamespace(
@@ -298,11 +298,12 @@ class Router:
         return sorted(units for (where, _), units in self.held.items() if where == medium)
 
 
-@pytest.mark.parametrize("mode", ["exact", "sticky"])
+@pytest.mark.parametrize("mode", ["exact", "sticky", "prefix"])
 @pytest.mark.parametrize("host", [0, 160], ids=["one-tier", "two-tiers"])
 def test_placement_events_rebuild_what_is_announced(host: int, mode: str) -> None:
     """Case 82: SGLang's events tell exactly what is resident in each tier, with holes, refills,
-    demotions and promotions; or, sticky, every history that the tree knows, closed all the time.
+    demotions and promotions; or, closed all the time, every history that the tree knows (sticky)
+    or what is resident of it before its first hole (prefix).
     """
     page = 4
     router = Router(page, mode)
@@ -350,13 +351,23 @@ def test_placement_events_rebuild_what_is_announced(host: int, mode: str) -> Non
             ("CPU_PINNED", policy.Residency.HOST),
         ):
             nodes = [n for n in state.nodes.values() if n.residency is residency]
-            if mode == "sticky":
+            if mode != "exact":
                 told = residency is policy.Residency.DEVICE
                 nodes = [n for n in state.nodes.values() if told and not n.is_root]
+            if mode == "prefix":
+                nodes = [n for n in nodes if before_the_first_hole(state, n)]
             expected = sorted(block for node in nodes for block in pages(node, page))
             assert router.blocks(medium) == expected, step
     assert refilled > 50
     assert (moved > 100) == bool(host)
+
+
+def before_the_first_hole(state: State, node: policy.Node) -> bool:
+    while node.parent is not None:
+        if node.residency is policy.Residency.HOLE:
+            return False
+        node = state.nodes[node.parent]
+    return True
 
 
 def pages(node: policy.Node, page: int) -> list[tuple[int, ...]]:
