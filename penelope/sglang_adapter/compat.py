@@ -64,6 +64,7 @@ _SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "sglang.srt.managers.scheduler.Scheduler.init_req_max_new_tokens": ("req",),
     "sglang.srt.managers.scheduler.Scheduler.init_model_config": (),
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": ("obj",),
+    "sglang.srt.managers.schedule_batch.Req.set_finish_with_abort": ("error_msg",),
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.pause_generation": ("obj",),
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._async_dispatch_to_scheduler": ("obj",),
     "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"

@@ -36,14 +36,12 @@ def is_chosen() -> bool:
 def limit_prompt(scheduler: Any, req: Req) -> None:
     """BEFORE `Scheduler.init_req_max_new_tokens`: the first step of every request's entry.
 
-    The limit that `validate_input_length` goes by next is the one of admission.  A request that is
-    refused, for whatever reason, still goes through one batch, with its processor.
+    The limit that `validate_input_length` goes by next is the one of admission.
     """
     if isinstance(scheduler.tree_cache, PenelopeCache):
         limit = entry.longest_prompt(scheduler.token_to_kv_pool_allocator.size, scheduler.page_size)
         scheduler.max_req_input_len = min(scheduler.max_req_input_len, limit)
         if fault := _processor_fault(req, scheduler.device):
-            req.custom_logit_processor = None
             vars(req)[REFUSED] = fault
 
 
@@ -52,6 +50,20 @@ def refuse_prompt(error: str | None, req: Req, *_: Any, **__: Any) -> str | None
     if error is not None or not is_chosen():
         return error
     return vars(req).pop(REFUSED, None) or entry.fault(req)
+
+
+def ask_for_nothing(_result: None, req: Req, *_: Any, **__: Any) -> None:
+    """AFTER `Req.set_finish_with_abort`: who is refused still goes through one batch, with others.
+
+    SGLang makes it a prompt of one token and leaves it what it has asked for, which may be why it
+    is refused.
+    """
+    if is_chosen():
+        req.custom_logit_processor = None
+        req.logprob.top_logprobs_num = 0
+        req.logprob.token_ids_logprob = None
+        req.return_hidden_states = False
+        req.return_sampling_mask = False
 
 
 def _processor_fault(req: Req, device: str) -> str | None:
@@ -140,6 +152,11 @@ _SAMPLING = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
 
 HOOKS = (
     Hook("sglang.srt.managers.utils.validate_input_length", refuse_prompt, HookType.AFTER),
+    Hook(
+        "sglang.srt.managers.schedule_batch.Req.set_finish_with_abort",
+        ask_for_nothing,
+        HookType.AFTER,
+    ),
     Hook(
         "sglang.srt.managers.scheduler.Scheduler.init_req_max_new_tokens",
         limit_prompt,

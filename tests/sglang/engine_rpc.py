@@ -188,8 +188,8 @@ def penelope_configure(
         self.policy.policy = _schedule_policy(schedule)
     if rows is not None:
         spare = self.req_to_token_pool
-        spare.size = rows
-        spare._alloc_size = rows + 1
+        spare.size = min(rows, len(spare.req_to_token) - 1)  # SGLang alone has fewer
+        spare._alloc_size = spare.size + 1
         spare.clear()
     cache = self.tree_cache
     if isinstance(cache, PenelopeCache):
@@ -287,6 +287,7 @@ def penelope_dump(self: Any, path: str, kv: bool = True) -> None:
             found["resident"] = _resident(cache, Residency.DEVICE)
             found["host_resident"] = _resident(cache, Residency.HOST)
     found["steps"] = self.forward_ct
+    found["rows"] = self.req_to_token_pool.size
     found["free_rows"] = self.req_to_token_pool.available_size()
     found["queued"] = [req.rid for req in self.waiting_queue]
     last = self.last_batch

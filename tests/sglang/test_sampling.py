@@ -229,6 +229,36 @@ def test_what_would_end_the_engine_is_refused(complete: Engine, asked: str) -> N
     complete.check_alive()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"return_logprob": True, "top_logprobs_num": VOCABULARY + 1},
+        {"custom_logit_processor": "["},
+        {"custom_logit_processor": "[", "tokens": [10**6]},
+    ],
+)
+def test_what_is_refused_asks_for_nothing_in_the_batch_of_others(
+    complete: Engine, wrong: dict[str, Any]
+) -> None:
+    """SGLang still runs a refused request as a prompt of one token, beside the others."""
+    given: dict[str, Any] = {"tokens": [3, 4, 5], "rid": "wrong", "new": 4, **wrong}
+
+    async def play() -> Any:
+        await complete.hold()
+        tasks = [
+            asyncio.ensure_future(complete.generate([7, 8, 9], "right", 4, return_logprob=True)),
+            asyncio.ensure_future(complete.generate(**given)),
+        ]
+        await complete.until(lambda found: len(found["queued"]) == 2)
+        await complete.go()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    right, refused = complete.run(play())
+    assert len(right["meta_info"]["output_token_logprobs"]) == 4
+    assert str(refused).startswith("ValueError: ")
+    complete.check_alive()
+
+
 NOTHING_LEFT: dict[str, dict[str, Any]] = {
     "a grammar that ends too early": {"ebnf": 'root ::= "a" | "b"', "min_new_tokens": 5},
     "the end is all that may follow": {"regex": "a?", "min_new_tokens": 3},

@@ -82,7 +82,7 @@ class Player:
                     if any(a.status == HUNG for a in self.found.answers.values()):
                         break
                 else:
-                    await self._inspect(int(settings["rows"]))
+                    await self._inspect()
         except (EngineDied, httpx.TransportError) as error:
             self.found.died = f"{type(error).__name__}: {error}"
         except (AssertionError, RuntimeError) as error:
@@ -122,6 +122,8 @@ class Player:
             asyncio.ensure_future(self._perform(place, operation))
             for place, operation in zip(places, phase, strict=True)
         ]
+        for task in started:
+            task.add_done_callback(_noticed)
         controls = [
             task for task, op in zip(started, phase, strict=True) if op.kind not in (ASK, RAW)
         ]
@@ -291,7 +293,7 @@ class Player:
                 await asyncio.sleep(0.1)
         await self.engine.ask("call", method="penelope_audit")
 
-    async def _inspect(self, rows: int) -> None:
+    async def _inspect(self) -> None:
         """Raises `AssertionError` or `RuntimeError` in the words of the first thing amiss."""
         await self._idle()
         await self._audit()
@@ -301,9 +303,19 @@ class Player:
             of = self.server.weights.encode()
             self.found.kv = {of + h: kept for tier in tiers for h, kept in tier.items()}
         self.found.statistics = found.get("statistics", {})
-        for name, right in (("live_receipts", 0), ("refilling", None), ("free_rows", rows)):
+        for name, right in (
+            ("live_receipts", 0),
+            ("refilling", None),
+            ("free_rows", found["rows"]),
+        ):
             if found.get(name, right) != right:
                 self.found.leaks.append(f"{name} is {found[name]}, not {right}")
+
+
+def _noticed(task: asyncio.Task[Answer]) -> None:
+    """Python complains of exceptions that nobody has asked for: a server that died told of them."""
+    if not task.cancelled():
+        task.exception()
 
 
 JSON = {"content-type": "application/json"}
