@@ -94,6 +94,7 @@ def carry_out(step: Step, to: Measured) -> None:
     arm, request = to.arm, step.request
     if step.kind == "admitted":
         to.totals[request] = 0
+        arm.moves_up()
         running = to.running[request] = Running(step.tokens)
         began = thread_time_ns()
         hit, handle = arm.match(step.tokens)

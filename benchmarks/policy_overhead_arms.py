@@ -7,6 +7,7 @@ left is what the tree itself costs.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from benchmarks.policy_overhead_stream import LONGEST
+from benchmarks.policy_overhead_stream import LONGEST, VOCABULARY
 from penelope import policy
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.options import Options
@@ -27,16 +28,26 @@ from penelope.sglang_adapter.paths import Path
 
 SLOTS = torch.arange(LONGEST + 1024)
 """The slot of every position: values mean nothing here."""
+LINEAR_COST = 23_552
+"""That of Qwen3-8B, in tokens."""
+WAITING, WAITING_TOKENS = 100, 100_000
+FURTHER = array("q", [VOCABULARY - 1]) * WAITING_TOKENS
+"""What a request that waits has beyond what is in the tree."""
+SCATTER = 7_919
+"""Who waits for which history: far apart, one after another."""
 
 
 class NoAllocator:
-    """Has room for everything, and takes back whatever is freed."""
+    """Gives nothing, and takes back whatever is freed: memory is full, whoever asks."""
 
     device = "cpu"
     size = 1 << 40
 
     def __init__(self, page_size: int) -> None:
         self.page_size = page_size
+
+    def available_size(self) -> int:
+        return 0
 
     def free_segment(self, slots: torch.Tensor, start_pos: int) -> None:
         pass
@@ -87,6 +98,9 @@ class Arm(Protocol):
     def fill(self, tokens: array[int]) -> None:
         """A history that nobody runs: not timed."""
 
+    def moves_up(self) -> None:
+        """The queue, where there is one: the first is admitted and another arrives.  Not timed."""
+
     def idle(self) -> int | None:
         """Leaves that nobody holds, None where the tree does not tell: not timed."""
 
@@ -101,13 +115,15 @@ class Ours:
     def __init__(self, page_size: int, name: str) -> None:
         self.name = name
         position, granularity = policy.policy(name)
+        order, in_view = policy.ordering(name)
         parameters = CacheInitParams(
             disable=False,
             req_to_token_pool=OneRow(),
             token_to_kv_pool_allocator=NoAllocator(page_size),
             page_size=page_size,
         )
-        self.cache = PenelopeCache(parameters, Options(position, granularity))
+        options = Options(position, granularity, order=order, queue_in_view=in_view)
+        self.cache = PenelopeCache(parameters, options, linear_cost=LINEAR_COST)
 
     def match(self, tokens: array[int]) -> tuple[int, Path]:
         found = self.cache.match_prefix(MatchPrefixParams(key=RadixKey(tokens), req=NOBODYS))
@@ -155,8 +171,50 @@ class Ours:
         self.checkpoint(running)
         self.unlock(running)
 
+    def moves_up(self) -> None:
+        pass
+
     def idle(self) -> int:
         return self.cache.state.victims.size
+
+
+class Queued(Ours):
+    """The same with requests that wait, which the cache looks at before it evicts.
+
+    Each waits for one of the histories in the tree, early ones and late ones, and has much to
+    compute beyond it.
+    """
+
+    def __init__(self, page_size: int, name: str) -> None:
+        super().__init__(page_size, name)
+        self.histories: list[array[int]] = []
+        self.arrived = 0
+        self.waiting: deque[Any] = deque()
+        self.cache.line.follow(lambda: self.waiting)
+
+    def fill(self, tokens: array[int]) -> None:
+        super().fill(tokens)
+        self.histories.append(tokens)
+
+    def moves_up(self) -> None:
+        if self.waiting:
+            self.waiting.popleft()
+        while len(self.waiting) < WAITING:
+            self.arrived += 1
+            self.waiting.append(self._arrival())
+
+    def _arrival(self) -> SimpleNamespace:
+        """As much of a request as the adapter reads of one that waits."""
+        tokens = self.histories[self.arrived * SCATTER % len(self.histories)] + FURTHER
+        return SimpleNamespace(
+            origin_input_ids=tokens[:WAITING_TOKENS],
+            output_ids=array("q"),
+            retraction_count=0,
+            lock=None,
+            positional_embed_overrides=None,
+            _compute_max_prefix_len=lambda length: length - 1,
+            **vars(NOBODYS),
+        )
 
 
 class Stock:
@@ -198,6 +256,9 @@ class Stock:
     def fill(self, tokens: array[int]) -> None:
         self.insert(Running(tokens))
 
+    def moves_up(self) -> None:
+        pass
+
     def idle(self) -> int | None:
         return len(self.cache.evictable_leaves) if isinstance(self.cache, RadixCache) else None
 
@@ -223,11 +284,12 @@ def rust_tree(page_size: int) -> Stock:
     return Stock("UnifiedRadixCache (Rust)", cache)
 
 
-PENELOPE, LRU = "penelope", "sglang-lru"
+PENELOPE, LRU, QUEUED = "penelope", "sglang-lru", "expected-cost"
 PYTHON, RUST = "RadixCache (Python)", "UnifiedRadixCache (Rust)"
 ARMS: dict[str, Callable[[int], Arm]] = {
     PENELOPE: lambda page_size: Ours(page_size, PENELOPE),
     LRU: lambda page_size: Ours(page_size, LRU),
+    QUEUED: lambda page_size: Queued(page_size, QUEUED),
     PYTHON: python_tree,
     RUST: rust_tree,
 }

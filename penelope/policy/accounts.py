@@ -23,7 +23,7 @@ from penelope.policy.tree import (
     Totals,
     live_lease,
 )
-from penelope.policy.walk import is_victim
+from penelope.policy.walk import is_victim, parts
 
 _DEVICE: Final = Residency.DEVICE
 _HOST: Final = Residency.HOST
@@ -187,13 +187,20 @@ class Accounts:
             now = now if new is not None and new.retired else None
             if was != now:
                 self.retired = _moved(self.retired, was, now, new)
-        if self.ranks and (touched := new or old) is not None:
-            self.dirty.add(touched.id)
+        if self.ranks:
+            self._soil(old, new)
         if self.tiers:
             was = old.stamp if old is not None and is_demotable(old) else None
             now = new.stamp if new is not None and is_demotable(new) else None
             if was != now:
                 self.demotable = _moved(self.demotable, was, now, new)
+
+    def _soil(self, old: Node | None, new: Node | None) -> None:
+        """Note a change that a walk could notice: none comes through a node that parts them."""
+        if old is not None and not parts(old):
+            self.dirty.add(old.id)
+        elif new is not None and not parts(new):
+            self.dirty.add(new.id)
 
     def rank(self) -> None:
         """Bring the order by expected cost up to date with what has been written."""

@@ -26,7 +26,7 @@ from penelope.policy.config import Config, Order
 from penelope.policy.ticks import TickMap
 from penelope.policy.tree import Filed, Node, NodeId, Ranking, State, Ticket, Waiting
 from penelope.policy.waiting import rank, soonest
-from penelope.policy.walk import device_span, is_victim, private_span
+from penelope.policy.walk import device_span, is_victim, parts, private_span
 
 TAU: Final = 64
 """Ticks: the age at which a history has a quarter of the weight that it had when it was used."""
@@ -84,12 +84,15 @@ def first_victim(books: Books) -> NodeId:
 
 def _cheapest(books: Books) -> NodeId:
     best: tuple[Score, int, NodeId] | None = None
+    least: int | None = None
     for cost, order in books.ranking.idle.items():
         stamp, leaf = order.first_entry()
         candidate = idle_score(cost, books.tick - stamp), stamp, leaf
         if best is None or _before(candidate, best):
-            best = candidate
+            best, least = candidate, cost
     for cost, order in books.ranking.waiting.items():
+        if least is not None and cost >= least:
+            continue  # it weighs more than any idle one, and costs no less
         ticket, leaf = order.last_entry()
         stamp = books.nodes[leaf].stamp
         candidate = waiting_score(cost, rank(books.waiting, ticket)), stamp, leaf
@@ -175,18 +178,20 @@ def ranked(books: Books, changed: Iterable[NodeId]) -> Ranking:
     A change of a node matters to one history at most, the one that it leads to alone.
     """
     nodes, ranking = books.nodes, books.ranking
-    seen: set[NodeId] = set()
     leaves: set[NodeId] = set()
     for node_id in changed:
         if node_id in ranking.filed:
             leaves.add(node_id)
         node = nodes.get(node_id)
-        while node is not None and node.id not in seen:
-            seen.add(node.id)
-            if is_victim(node):
-                leaves.add(node.id)
-            only = next(iter(node.children.values())) if len(node.children) == 1 else None
-            node = None if only is None else nodes[only]
+        while node is not None and len(node.children) == 1:
+            (only,) = node.children.values()
+            node = nodes[only]
+            if parts(node):
+                node = None  # no walk from below comes as far as the node that has changed
+        if node is not None and is_victim(node):
+            leaves.add(node.id)
+    if not leaves:
+        return ranking
     filed = ranking.filed.mutate()
     idle, waiting = ranking.idle, ranking.waiting
     entered: list[tuple[NodeId, Filed]] = []

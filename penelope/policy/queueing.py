@@ -11,7 +11,7 @@ from penelope.policy.errors import UnknownTicket
 from penelope.policy.matching import Match, require_match
 from penelope.policy.transitions import Step
 from penelope.policy.tree import Place, State, Ticket
-from penelope.policy.waiting import IN_VIEW, lined_up
+from penelope.policy.waiting import IN_VIEW, replaced
 
 
 class LinedUp(NamedTuple):
@@ -31,11 +31,15 @@ def line_up(state: State, queue: Sequence[Ticket | Match]) -> LinedUp:
     that is not in the queue or is named twice.  Cost: linear in the queue in view.
     """
     before = state.waiting
-    next_ticket = before.next_ticket
-    places: dict[Ticket, Place] = {}
+    view = tuple(queue[:IN_VIEW])
+    if view == before.order:
+        return LinedUp(state, (), before.order)
+    order: list[Ticket] = []
+    stay: set[Ticket] = set()
+    come: list[tuple[Ticket, Place]] = []
     named: set[Ticket] = set()
-    last = -1
-    for entry in queue[:IN_VIEW]:
+    next_ticket, last = before.next_ticket, -1
+    for entry in view:
         if isinstance(entry, Match):
             entry.require(state)
             place, ticket = Place(entry.node, entry.end), None
@@ -50,18 +54,19 @@ def line_up(state: State, queue: Sequence[Ticket | Match]) -> LinedUp:
         if ticket is None or ticket < last:
             ticket = Ticket(next_ticket)
             next_ticket += 1
-        places[ticket] = place
+            come.append((ticket, place))
+        else:
+            stay.add(ticket)
+        order.append(ticket)
         last = ticket
-    waiting = lined_up(places.items(), next_ticket)
-    if waiting == before:
-        return LinedUp(state, (), waiting.order)
+    gone = [ticket for ticket in before.order if ticket not in stay]
     draft = Draft(state)
-    draft.waiting = waiting
+    draft.waiting = replaced(before, tuple(order), gone, come, next_ticket)
     if draft.ranks:
         # Where the tickets are those of before, their histories stand where they stood.
-        nodes = {*before.at, *waiting.at}
-        draft.dirty.update(n for n in nodes if before.at.get(n) != waiting.at.get(n))
-    return LinedUp(*draft.close(), waiting.order)
+        places = [*(before.places[ticket] for ticket in gone), *(place for _, place in come)]
+        draft.dirty.update(place.node for place in places if place.node is not None)
+    return LinedUp(*draft.close(), draft.waiting.order)
 
 
 def retire(state: State, matched: Match) -> Step:

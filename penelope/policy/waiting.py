@@ -55,16 +55,31 @@ def fallen_back(waiting: Waiting, gone: NodeId, parent: Node) -> Waiting:
     return waiting._replace(places=places.finish(), at=at)
 
 
-def lined_up(places: Iterable[tuple[Ticket, Place]], next_ticket: int) -> Waiting:
-    """A queue of these places, in order of service and of their tickets."""
-    pairs = tuple(places)
-    at: dict[NodeId, tuple[Ticket, ...]] = {}
-    for ticket, place in pairs:
+def replaced(
+    waiting: Waiting,
+    order: tuple[Ticket, ...],
+    gone: Iterable[Ticket],
+    come: Iterable[tuple[Ticket, Place]],
+    next_ticket: int,
+) -> Waiting:
+    """The queue in this order: some tickets gone, others come, whose numbers are the highest."""
+    places, at = waiting.places.mutate(), waiting.at.mutate()
+    for ticket in gone:
+        node = places.pop(ticket).node
+        if node is not None:
+            left = tuple(other for other in at[node] if other != ticket)
+            if left:
+                at[node] = left
+            else:
+                del at[node]
+    for ticket, place in come:
+        places[ticket] = place
         if place.node is not None:
             at[place.node] = (*at.get(place.node, ()), ticket)
-    return Waiting(tuple(ticket for ticket, _ in pairs), Map(pairs), Map(at), next_ticket)
+    return Waiting(order, places.finish(), at.finish(), next_ticket)
 
 
 def forgotten(waiting: Waiting) -> Waiting:
     """The same queue when the cache holds nothing any more."""
-    return lined_up(((ticket, NOWHERE) for ticket in waiting.order), waiting.next_ticket)
+    places = Map({ticket: NOWHERE for ticket in waiting.order})
+    return waiting._replace(places=places, at=Map())

@@ -69,6 +69,16 @@ def is_victim(node: Node) -> bool:
     return not node.children and not node.locks and node.residency is not Residency.HOLE
 
 
+def parts(node: Node) -> bool:
+    """Whether no walk passes the node, whatever the history: none begins there either."""
+    return (
+        node.locks > 0
+        or node.residency is Residency.HOLE
+        or len(node.children) > 1
+        or node.parent is None
+    )
+
+
 def device_span(nodes: Nodes, leaf: NodeId) -> list[Node]:
     """The same as the device sees it, deepest node first: host spans are passed by, and branches
     wholly on the host are as good as gone.
