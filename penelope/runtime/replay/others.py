@@ -59,7 +59,8 @@ class ChoosingCache(CoreCache):
             self.state, _ = draft.close()
             self.state = policy.release(self.state, held).state
         admission = super().admit(ask)
-        assert admission is not None and not admission.dropped, "the room has been made"
+        assert admission is not None, "the room has been made"
+        assert not admission.dropped, "the room has been made"
         return replace(admission, dropped=freed, excess=max(0, freed - plan.evict))
 
     @abstractmethod
