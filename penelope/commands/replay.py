@@ -23,7 +23,7 @@ from penelope.policy.cost import PRESET_CONFIGS
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import is_file
 from penelope.runtime.outputs import is_standard_output
-from penelope.runtime.replay.arms import ARMS, switches
+from penelope.runtime.replay.arms import ARMS, OTHERS, check_tiers, switches
 from penelope.runtime.replay.compare import Comparison, Setting, compare, fitting
 from penelope.runtime.replay.options import TRANSFERS, Options
 from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
@@ -112,9 +112,8 @@ TIERED = (
     "--policy",
     "policies",
     help=f"Comma-separated; the first is the one compared with: "
-    f"{', '.join((*POLICIES, *ORDERS))}; with a "
-    f"host also {', '.join(ARMS)}.  [default: all of one tier; with a host "
-    f"{', '.join(TIERED)}]",
+    f"{', '.join((*POLICIES, *ORDERS))}; without a host also {', '.join(OTHERS)}; with one "
+    f"also {', '.join(ARMS)}.  [default: {', '.join(POLICIES)}; with a host {', '.join(TIERED)}]",
 )
 @click.option("--sticky-shared", is_flag=True, help="A prefix once shared stays shared.")
 @click.option(
@@ -242,8 +241,7 @@ def replay(
         transfers=transfers,
     ).setting()
     for name in names:
-        if name in ARMS and not host_tokens:
-            raise InvalidConfigError(f"policy '{name}' has two tiers: give --host-tokens")
+        check_tiers(name, host_tokens)
     read = [] if path is None else [path]
     check_outputs(json_path, plot_path, [*read, *([Path(model)] if is_file(model) else [])])
     trace = workload.trace()
@@ -320,7 +318,7 @@ def policy_names(text: str) -> list[str]:
     """The names in a comma-separated list.  Raises `InvalidConfigError` for an unknown one."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     if "" in names:
-        known = ", ".join((*POLICIES, *ORDERS, *ARMS))
+        known = ", ".join((*POLICIES, *ORDERS, *OTHERS, *ARMS))
         raise InvalidConfigError(f"--policy {text!r} names nothing at a comma: choose from {known}")
     for name in names:
         switches(name)

@@ -49,11 +49,11 @@ def evict_in(draft: Draft, need: int) -> int:
     freed = 0
     while freed < need:
         leaf = first_victim(draft)
-        freed += _drain(draft, leaf, share(draft, leaf, need - freed))
+        freed += drain(draft, leaf, share(draft, leaf, need - freed))
     return freed
 
 
-def _drain(draft: Draft, leaf: NodeId, need: int) -> int:
+def drain(draft: Draft, leaf: NodeId, need: int) -> int:
     """Take up to `need` units, rounded up as the granularity says, from one history."""
     if draft.config.position is Position.TAIL:
         return _drain_tail(draft, draft.nodes[leaf], need)

@@ -16,8 +16,8 @@ from penelope import cli
 from penelope.commands.replay import TIERED
 from penelope.commands.sweep_options import chosen
 from penelope.commands.sweep_outcome import show
-from penelope.policy import POLICIES
-from penelope.runtime.replay.arms import ARMS
+from penelope.policy import ORDERS, POLICIES
+from penelope.runtime.replay.arms import ARMS, OTHERS
 from penelope.runtime.replay.colours import LOOKS, OTHER, look
 from penelope.runtime.replay.compare import Ratio
 from penelope.runtime.replay.options import Options
@@ -257,7 +257,7 @@ def drawn(sweep: Sweep, policies: Sequence[str], found: list[Compared]) -> Figur
 
 
 def test_every_policy_has_a_look_of_its_own() -> None:
-    assert set(LOOKS) == {*POLICIES, *ARMS}
+    assert set(LOOKS) == {*POLICIES, *ORDERS, *OTHERS, *ARMS}
     assert len({one.colour for one in LOOKS.values()}) == len(LOOKS)
     assert len({one.marker for one in LOOKS.values()}) == len(LOOKS)
     assert OTHER not in LOOKS.values()

@@ -59,8 +59,14 @@ class ReplayCache(Protocol):
     def nodes(self) -> int:
         """Nodes of its tree now."""
 
+    def clock(self, now: float) -> None:
+        """So late it is, in seconds: no policy that could run in an engine looks."""
+
     def line_up(self, waiting: Sequence[Waiter]) -> None:
         """The requests that wait now, in the order in which they will be served."""
+
+    def expect(self, prompt: Key, arrival: float) -> None:
+        """A request that will come then, with this prompt: only a clairvoyant cache may look."""
 
     def reusable(self, ask: Ask) -> int:
         """By how much a request comes first where the longest cached prefix does."""
@@ -87,6 +93,10 @@ class CoreCache:
     def nodes(self) -> int:
         return len(self.state.nodes)
 
+    def clock(self, now: float) -> None:
+        """Nothing is decided by the clock."""
+        del now
+
     def line_up(self, waiting: Sequence[Waiter]) -> None:
         if not self.queue_in_view or [w.number for w in waiting] == list(self._tickets):
             return
@@ -97,6 +107,10 @@ class CoreCache:
         self.state, _, tickets = policy.line_up(self.state, queue)
         numbers = (waiter.number for waiter in waiting)
         self._tickets = dict(zip(numbers, tickets, strict=False))
+
+    def expect(self, prompt: Key, arrival: float) -> None:
+        """It does not know the future."""
+        del prompt, arrival
 
     def reusable(self, ask: Ask) -> int:
         return self._plan(ask).match.reusable

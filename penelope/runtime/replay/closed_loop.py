@@ -75,6 +75,7 @@ class _Loop:
             self.next_session(0.0)
         while self.events:
             now = self.events[0][0]
+            self.server.clock(now)
             while self.events and self.events[0][0] == now:
                 heapq.heappop(self.events)[2](now)
             self.start_step(now)
@@ -141,6 +142,7 @@ class _Loop:
         def arrive(now: float) -> None:
             self.server.submit(Job(request, now, answered, active.shared[index]))
 
+        self.server.expect(request, now + request.think_s)
         self.at(now + request.think_s, arrive)
 
     def end_stream(self, active: _Active, now: float) -> None:

@@ -27,8 +27,15 @@ LOOKS: dict[str, Look] = {
     "sglang-hicache-write-back-block": Look("#3f8f5b", "*"),
     "sglang-hicache-write-back-block-device-lpm": Look("#95cba7", "d"),
     "independent-tiers": Look("#c2528b", "H"),
+    "penelope-queue": Look("#f0a978", "$Q$"),
+    "expected-cost-blind": Look("#e8c547", "$B$"),
+    "expected-cost": Look("#a3161c", "$E$"),
+    "round-robin-tails": Look("#7fb3a6", "$R$"),
+    "t-lru": Look("#2f7f74", "$L$"),
+    "ttl": Look("#6d8f3c", "$T$"),
+    "clairvoyant": Look("#1c1c1c", "$C$"),
 }
-"""Stock is grey, Penelope orange, the steps between them blue."""
+"""Stock is grey, Penelope orange, the steps between them blue, its other orders yellow to red."""
 
 OTHER = Look("#6b6b3a", "8")
 """Of a policy without a line above."""

@@ -216,7 +216,7 @@ def compare(
 def check_policies(setting: Setting, names: Sequence[str], unit_tokens: int) -> None:
     """Raises `InvalidConfigError` if one of the policies cannot run in this setting."""
     for name in names:
-        cache(name, setting.config(name, unit_tokens))
+        cache(name, setting.config(name, unit_tokens), unit_tokens)
 
 
 def replay_under(
@@ -226,8 +226,9 @@ def replay_under(
 
     `answered` is called after every request.
     """
-    kept = cache(name, setting.config(name, group.unit_tokens))
-    server = Server(kept, setting.cost, setting.timing, setting.scheduler, group.unit_tokens)
+    unit = group.unit_tokens
+    kept = cache(name, setting.config(name, unit), unit)
+    server = Server(kept, setting.cost, setting.timing, setting.scheduler, unit)
     return replay(group, server, setting.concurrency, answered)
 
 

@@ -81,9 +81,17 @@ class HiCache:
     def free(self) -> int:
         return self._config.device_capacity - self.device - self.reserved
 
+    def clock(self, now: float) -> None:
+        """It has none."""
+        del now
+
     def line_up(self, waiting: Sequence[Waiter]) -> None:
         """It does not look at the queue."""
         del waiting
+
+    def expect(self, prompt: Key, arrival: float) -> None:
+        """It does not know the future."""
+        del prompt, arrival
 
     def reusable(self, ask: Ask) -> int:
         path = self._walk(ask.prompt, ask.at_most)

@@ -159,6 +159,14 @@ class Server:
         job.number = self.counters.requests
         self.counters.prompt_tokens += job.request.in_tokens
 
+    def clock(self, now: float) -> None:
+        """So late it is, in seconds: nothing here depends on it, but what a cache may know."""
+        self._timed(self.cache.clock, now)
+
+    def expect(self, request: Request, arrival: float) -> None:
+        """A client will send this request then: only a clairvoyant cache looks."""
+        self._timed(self.cache.expect, request.prompt, arrival)
+
     def start_step(self) -> float | None:
         """Choose what the next step computes: its duration in seconds, None if it must wait."""
         budget = self._timing.chunk_tokens

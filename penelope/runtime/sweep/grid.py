@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from penelope.policy import POLICIES
+from penelope.policy import ORDERS, POLICIES
 from penelope.policy.cost import CostModel
 from penelope.policy.errors import PenelopeError
 from penelope.runtime.model_config import load_model
-from penelope.runtime.replay.arms import ARMS, switches
+from penelope.runtime.replay.arms import ARMS, OTHERS, switches
 from penelope.runtime.replay.compare import (
     Setting,
     Summary,
@@ -114,7 +114,8 @@ def cells(grids: Sequence[Axes], baseline: str | None) -> tuple[Cell, ...]:
         axes = dict(grid)
         names = axes.pop("policy")
         if not names:
-            raise SweepError(f"no policy is named: choose from {', '.join((*POLICIES, *ARMS))}")
+            known = ", ".join((*POLICIES, *ORDERS, *OTHERS, *ARMS))
+            raise SweepError(f"no policy is named: choose from {known}")
         for name in names:
             switches(name)
         for values in product(*axes.values()):
