@@ -3,7 +3,7 @@
 # PYTHON=/path/to/python3 chooses the Python; ARGS="..." goes to the command that a target runs.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-grid test-gpu fuzz-cli fuzz-server coverage mutation mistakes crosshair docs verify bench deep exhaustive format clean
+.PHONY: help demo test setup check lint types imports test-fast test-core test-sglang test-grid test-gpu test-routers fuzz-cli fuzz-server coverage mutation mistakes crosshair docs verify bench deep exhaustive format clean
 MAKEFLAGS += --no-print-directory
 
 ARGS ?=
@@ -66,6 +66,10 @@ endif
 
 test-grid:  ## every policy under every start-up flag of the engine (twenty minutes)
 	@$(MAKE) test-sglang ARGS="-m grid $(ARGS)"
+
+test-routers:  ## how routers score holes, with Dynamo's own index (its own environment, .venv-routers)
+	@$(venv) routers
+	@.venv-routers/bin/python -m pytest -q tests/routers tests/docs/test_routers.py $(ARGS)
 
 test-gpu:  ## the tests on an NVIDIA GPU, half an hour (ARGS="--random-weights": no download)
 	@$(venv) sglang

@@ -6,6 +6,7 @@
     python tools/venv.py mutation  # and the mutation testing
     python tools/venv.py crosshair # or the symbolic search
     python tools/venv.py sglang    # or SGLang with PyTorch
+    python tools/venv.py routers   # in `.venv-routers`: the development tools and Dynamo's index
     python tools/venv.py --key     # a hash of all that goes into it: the key of a cache
 
 Does nothing, at once, when nothing changed.  `.venv` may be a link to an environment kept
@@ -26,12 +27,22 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
-STAMPS = VENV / ".penelope"
-UNFINISHED = STAMPS / "unfinished"
-EDITABLE = STAMPS / "editable"
-LOG = STAMPS / "pip.log"
+
+
+class Venv:
+    """An environment, and what this script notes in it."""
+
+    def __init__(self, name: str) -> None:
+        self.path = ROOT / name
+        self.python = self.path / "bin" / "python"
+        self.stamps = self.path / ".penelope"
+        self.unfinished = self.stamps / "unfinished"
+        self.editable = self.stamps / "editable"
+        self.log = self.stamps / "pip.log"
+
+    def stamped(self, name: str) -> str | None:
+        stamp = self.stamps / name
+        return stamp.read_text() if stamp.exists() else None
 
 
 class Level(NamedTuple):
@@ -39,6 +50,9 @@ class Level(NamedTuple):
     """Files in `requirements/`; the last one includes the others."""
     needs_gb: int
     announcement: str
+    place: str = ".venv"
+    options: tuple[str, ...] = ()
+    """Of the installation of the pins."""
 
 
 LEVELS = {
@@ -51,6 +65,15 @@ LEVELS = {
         ("replay.txt", "dev.txt", "sglang-lock.txt", "sglang.txt"),
         15,
         "SGLang and PyTorch (about 11 GB, some five minutes)",
+    ),
+    # Apart, and without what the wheel asks for: its index needs hardly any of it, and what it
+    # asks for would replace what SGLang needs.
+    "routers": Level(
+        ("replay.txt", "dev.txt", "routers.txt"),
+        2,
+        "the development tools and Dynamo's index (some 0.8 GB, a minute)",
+        ".venv-routers",
+        ("--no-deps",),
     ),
 }
 
@@ -72,37 +95,39 @@ def main(arguments: list[str]) -> int:
 
 def prepare(name: str) -> None:
     level = LEVELS[name]
-    if not usable():
-        create()
-    if stamped(name) != digest(*level.pins):
-        refuse_if_disk_is_short(level)
-        say(f"installing {level.announcement} into {VENV.resolve()}")
-        UNFINISHED.touch()
-        pip("install", "--requirement", str(ROOT / "requirements" / level.pins[-1]))
-        UNFINISHED.unlink()
+    venv = Venv(level.place)
+    if not usable(venv):
+        create(venv)
+    if venv.stamped(name) != digest(*level.pins):
+        refuse_if_disk_is_short(venv, level)
+        say(f"installing {level.announcement} into {venv.path.resolve()}")
+        venv.unfinished.touch()
+        pins = str(ROOT / "requirements" / level.pins[-1])
+        pip(venv, "install", *level.options, "--requirement", pins)
+        venv.unfinished.unlink()
         for other, its in LEVELS.items():
-            if set(its.pins) <= set(level.pins):
-                (STAMPS / other).write_text(digest(*its.pins))
+            if its.place == level.place and set(its.pins) <= set(level.pins):
+                (venv.stamps / other).write_text(digest(*its.pins))
     # The checkout itself: its place and its entry points are what an editable install records.
     here = f"{ROOT} {hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()}"
-    if stamped(EDITABLE.name) != here:
-        EDITABLE.unlink(missing_ok=True)
-        pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
-        EDITABLE.write_text(here)
+    if venv.stamped(venv.editable.name) != here:
+        venv.editable.unlink(missing_ok=True)
+        pip(venv, "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        venv.editable.write_text(here)
 
 
-def usable() -> bool:
-    if not PYTHON.exists() or UNFINISHED.exists():
+def usable(venv: Venv) -> bool:
+    if not venv.python.exists() or venv.unfinished.exists():
         return False
-    has = environment_version()
+    has = environment_version(venv)
     if has < (3, 11):
         return False
     # An explicit PYTHON=... asks for its version; otherwise what is there is good.
     return not os.environ.get("PYTHON") or has == sys.version_info[:2]
 
 
-def environment_version() -> tuple[int, ...]:
-    recorded = VENV / "pyvenv.cfg"
+def environment_version(venv: Venv) -> tuple[int, ...]:
+    recorded = venv.path / "pyvenv.cfg"
     for line in recorded.read_text().splitlines() if recorded.is_file() else ():
         field, _, value = line.partition("=")
         if field.strip() in {"version", "version_info"}:
@@ -110,51 +135,47 @@ def environment_version() -> tuple[int, ...]:
     return (0, 0)
 
 
-def create() -> None:
-    place = VENV.resolve()  # not through the link: scripts record the place they are made in
+def create(venv: Venv) -> None:
+    place = venv.path.resolve()  # not through the link: scripts record the place they are made in
     if place.exists() and any(place.iterdir()):
-        if not STAMPS.is_dir():
+        if not venv.stamps.is_dir():
             fail(f"{place} is no environment that can be used: remove it and run this again")
         shutil.rmtree(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     say(f"making {place} with Python {platform.python_version()}")
-    run([sys.executable, "-m", "venv", str(place)])
-    STAMPS.mkdir()
+    run(venv, [sys.executable, "-m", "venv", str(place)])
+    venv.stamps.mkdir()
 
 
-def pip(*arguments: str) -> None:
-    STAMPS.mkdir(exist_ok=True)
+def pip(venv: Venv, *arguments: str) -> None:
+    venv.stamps.mkdir(exist_ok=True)
     options = ["--quiet", "--no-input", "--disable-pip-version-check"]
     # By its own place, not through the link: scripts record the path of the Python that runs pip.
-    run([str(VENV.resolve() / "bin" / "python"), "-m", "pip", *arguments, *options])
+    run(venv, [str(venv.path.resolve() / "bin" / "python"), "-m", "pip", *arguments, *options])
 
 
-def run(command: list[str]) -> None:
+def run(venv: Venv, command: list[str]) -> None:
     """Quiet when it succeeds; the end of its output when it fails."""
     outside = ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "VIRTUAL_ENV")
     env = {k: v for k, v in os.environ.items() if k not in outside} | {"PIP_USER": "0"}
     done = subprocess.run(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    if STAMPS.is_dir():
-        LOG.write_text(done.stdout)
+    if venv.stamps.is_dir():
+        venv.log.write_text(done.stdout)
     if done.returncode:
         print(*done.stdout.splitlines()[-25:], sep="\n", file=sys.stderr)
         fail(f"set-up failed (the above): {' '.join(command[1:4])}; mend it and run this again")
 
 
-def refuse_if_disk_is_short(level: Level) -> None:
-    free = shutil.disk_usage(VENV.resolve().parent).free / 1e9
+def refuse_if_disk_is_short(venv: Venv, level: Level) -> None:
+    free = shutil.disk_usage(venv.path.resolve().parent).free / 1e9
     if free < level.needs_gb:
         fail(
-            f"{level.announcement} needs {level.needs_gb} GB of free disk at {VENV.resolve()}, "
-            f"there are {free:.0f}: make room, or link .venv to another disk"
+            f"{level.announcement} needs {level.needs_gb} GB of free disk at "
+            f"{venv.path.resolve()}, there are {free:.0f}: make room, or link {level.place} to "
+            f"another disk"
         )
-
-
-def stamped(name: str) -> str | None:
-    stamp = STAMPS / name
-    return stamp.read_text() if stamp.exists() else None
 
 
 def digest(*pins: str) -> str:

@@ -3,7 +3,8 @@
 A node is a run of blocks, its edge, with those replicas that have all of it and, for the others,
 how much of it.  Where a block is removed, the replica loses the rest of that edge.  What hangs
 below stays known to it by name only: once no replica has the whole edge, the branches below are
-cut off, and a block that is stored under one of them is taken and never found.
+cut off, and a block that is stored under one of them is taken and never found.  An edge that no
+replica has any of gives way to the next that begins with its first block.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class DynamoTree:
     ) -> None:
         while blocks:
             edge = above.below.get(blocks[0])
-            if edge is None:
+            if edge is None or not edge.reach:
                 if above.leaf and above.whole(replica):
                     above.blocks += blocks
                     above.cover(replica, len(above.blocks))

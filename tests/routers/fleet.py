@@ -43,7 +43,7 @@ class Blocks:
 
 class Listener(NamedTuple):
     mode: Announce
-    index: Index
+    router: Index
 
 
 class Sizes(NamedTuple):
@@ -99,14 +99,14 @@ class Fleet:
             self.seen.update(type(effect).__name__ for effect in effects)
             if any(isinstance(effect, Reset) for effect in effects):
                 for listener in self.listeners:
-                    listener.index.clear(replica)
+                    listener.router.clear(replica)
             for mode in dict.fromkeys(listener.mode for listener in self.listeners):
                 for told in announcements(mode, before, after, effects):
                     event = self.blocks.event(replica, told)
                     self.told[mode] += len(event.blocks) if event.stored else 0
                     for listener in self.listeners:
                         if listener.mode is mode:
-                            listener.index.apply(event)
+                            listener.router.apply(event)
             self.states[replica] = after
             self.after(replica)
 

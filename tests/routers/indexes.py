@@ -24,8 +24,10 @@ class Event(NamedTuple):
 
 
 class Index(Protocol):
-    refused: int
-    """Stored blocks that it could not place."""
+    @property
+    def refused(self) -> int:
+        """Stored blocks that it could not place."""
+        ...
 
     def apply(self, event: Event) -> None: ...
     def clear(self, replica: int) -> None: ...

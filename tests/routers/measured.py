@@ -97,22 +97,22 @@ def measure_one(seed: int, requests: int, sizes: Sizes) -> Measured:
         request = fleet.blocks.of(_packed(units))
         costs, truth = _true(fleet, units)
         for key, listener in listeners.items():
-            scores = listener.index.scores(request)
+            scores = listener.router.scores(request)
             off = found[key]
             off.compared += len(truth)
             for replica, held in enumerate(truth):
                 more = scores.get(replica, 0) - held
                 off.too_many += max(0, more)
                 off.too_few += max(0, -more)
-            if isinstance(listener.index, OurIndex):
-                chosen = _cheapest(listener.index, request, len(units), sizes)
+            if isinstance(listener.router, OurIndex):
+                chosen = _cheapest(listener.router, request, len(units), sizes)
             else:
                 chosen = min(range(sizes.replicas), key=lambda at: (-scores.get(at, 0), at))
             off.elsewhere += costs[chosen] > min(costs)
             off.cost += costs[chosen]
             off.least += min(costs)
     for key, listener in listeners.items():
-        found[key].refused = listener.index.refused
+        found[key].refused = listener.router.refused
         found[key].told = fleet.told[listener.mode]
     return found
 

@@ -37,7 +37,7 @@ class RadixTree:
         if event.stored:
             # A block's name stands for its whole history, and so will do for its tokens.
             blocks = [{"block_hash": b, "tokens_hash": b} for b in event.blocks]
-            data = {"stored": {"parent_hash": event.parent, "blocks": blocks}}
+            data: dict[str, Any] = {"stored": {"parent_hash": event.parent, "blocks": blocks}}
         else:
             data = {"removed": {"block_hashes": event.blocks}}
         try:
