@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import core_operations, measuring, replay_throughput
+from benchmarks import core_operations, measuring, replay_throughput, routing
 from benchmarks.measuring import Bar, Timing, growth, measure, report
 from penelope.runtime.traces import GeneratorOptions, generate
 
@@ -119,3 +119,16 @@ def test_what_is_held_is_looked_at_in_both_passes() -> None:
         assert seen.policy == "penelope"
         # At least a request's key, and no more than one for each node.
         assert longest / 4 < seen.keys_mib < longest * seen.nodes
+
+
+def test_the_index_of_a_fleet_is_measured_whole_and_bounded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = [routing.Size(replicas=3, histories=n, blocks=14) for n in (5, 50)]
+    memory, times = routing.run(sizes, most_blocks=100)
+    assert [one.blocks for one in memory] == [10 + 5 * 4, 100]
+    assert all(one.mib > 0 and one.bytes_per_block > 0 for one in memory)
+    assert {one.operation for one in times} == {
+        *("index.held", "held and choose", "store and remove a history")
+    }
+    assert f"{50 * 4 + 10 - 100} dropped" in capsys.readouterr().out
