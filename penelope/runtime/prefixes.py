@@ -4,7 +4,7 @@ A node is resident as a whole or a hole as a whole, so it is announced when neit
 above it is a hole, in whichever tier they lie.  What a transition changes is found from its
 effects: below a span that was lost all goes, below one that was gained all comes, and where the
 path to it has another hole nothing is said.  Only the net change counts: a span that changes its
-tier, or loses a host copy to fresh KV, stays announced.
+tier, or loses a host copy to fresh KV, stays announced, and several transitions may be told as one.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from penelope.policy import (
     Node,
     PenelopeError,
     Remove,
+    Reset,
     State,
     next_demotion,
     pack,
@@ -44,6 +45,29 @@ def parent(state: State, block: Block) -> Block | None:
     return (block[0], above) if above else None
 
 
+class Several:
+    """A router that hears of three transitions at once, as of one."""
+
+    def __init__(self, config: Config) -> None:
+        self.router = Follower(Announce.PREFIX, config)
+        self.waiting: list[tuple[State, State, tuple[Effect, ...]]] = []
+        self.told = 0
+
+    def add(self, before: State, after: State, effects: tuple[Effect, ...]) -> None:
+        if self.waiting and self.waiting[-1][1] is not before:
+            self.waiting.pop()  # the store had no room for it
+        last = any(isinstance(effect, Reset) for effect in effects)
+        if self.waiting and (last or len(self.waiting) == 3):
+            together = tuple(effect for _, _, its in self.waiting for effect in its)
+            self.router.observe(self.waiting[0][0], self.waiting[-1][1], together)
+            self.waiting = []
+            self.told += 1
+        self.waiting += [(before, after, effects)]
+        if last:
+            self.router.observe(before, after, effects)
+            self.waiting = []
+
+
 class Life:
     """A cache that serves, evicts, moves and forgets at random; a router for each mode listens."""
 
@@ -56,6 +80,7 @@ class Life:
         self.histories: list[list[int]] = [[]]
         self.seen: Counter[str] = Counter()
         self.last = self.cache.state
+        self.several = Several(config)
 
     def observe(self, before: State, name: str, after: State, effects: tuple[Effect, ...]) -> None:
         for router in self.routers:
@@ -63,6 +88,7 @@ class Life:
                 router.undo()  # the store had no room for what was observed last
             router.observe(before, after, effects)
         self.last = after
+        self.several.add(before, after, effects)
         self.seen.update(type(effect).__name__ for effect in effects)
         filled = before.totals.hole - after.totals.hole
         if name == "checkpoint" and filled > 0 and not any(isinstance(e, Remove) for e in effects):
@@ -155,7 +181,7 @@ def test_what_is_announced_in_each_mode_is_what_the_mode_says_after_every_event(
 @pytest.mark.parametrize("tiers", [1, 2])
 def test_what_is_checked_happens(tiers: int) -> None:
     seen: Counter[str] = Counter()
-    told = moved = 0
+    told = moved = together = 0
     for seed in range(40):
         random = Random(seed)
         life = Life(random, config(random, tiers))
@@ -163,8 +189,9 @@ def test_what_is_checked_happens(tiers: int) -> None:
             life.step()
         seen += life.seen
         told += min(router.events for router in life.routers)
+        together += life.several.told
         moved += life.cache.flow.demoted + life.cache.flow.promoted
-    assert (told > 300, moved > 100) == (True, tiers == 2)
+    assert (told > 300, together > 300, moved > 100) == (True, True, tiers == 2)
     kinds = ("refilled", "filled by a checkpoint", "retired", "Split", "Merge", "Remove", "Reset")
     assert {kind: seen[kind] for kind in kinds if seen[kind] < 5} == {}
 
