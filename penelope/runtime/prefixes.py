@@ -3,8 +3,9 @@
 A node is resident as a whole or a hole as a whole, so it is announced when neither it nor any node
 above it is a hole, in whichever tier they lie.  What a transition changes is found from its
 effects: below a span that was lost all goes, below one that was gained all comes, and where the
-path to it has another hole nothing is said.  Only the net change counts: a span that changes its
-tier, or loses a host copy to fresh KV, stays announced, and several transitions may be told as one.
+path to it has another hole nothing is said.  Only the net change of a transition counts: a span
+that changes its tier, or loses a host copy to fresh KV, stays announced.  Several transitions may
+be told as one.
 """
 
 from __future__ import annotations
@@ -84,10 +85,6 @@ class _Change:
         pieces = self._of(node)
         self._pieces[upper] = [p._replace(end=min(at, p.end)) for p in pieces if p.start < at]
         self._pieces[node] = [p._replace(start=max(at, p.start)) for p in pieces if p.end > at]
-        for piece in pieces:
-            if piece.start < at < piece.end and piece in self._lost:
-                self._lost.remove(piece)
-                self._lost |= {piece._replace(end=at), piece._replace(start=at)}
         if self.gained.get(node, at) < at:
             self.gained[upper], self.gained[node] = self.gained[node], at
 

@@ -87,6 +87,12 @@ class Life:
             if self.last is not before:
                 router.undo()  # the store had no room for what was observed last
             router.observe(before, after, effects)
+        told = [*announcements(Announce.PREFIX, before, after, effects)]
+        gone, come = (
+            {block for one in told if one.stored is stored for block in blocks(after, one)}
+            for stored in (False, True)
+        )
+        assert not gone & come, "withdrawn, only to be announced again"
         self.last = after
         self.several.add(before, after, effects)
         self.seen.update(type(effect).__name__ for effect in effects)
