@@ -4,9 +4,10 @@
 
 A replay of agent sessions is recorded once; its matches, locks, evictions and insertions are then
 carried out on the policy core behind the adapter's cache, on SGLang's `RadixCache` and on its
-default, the unified tree in Rust, in one process, the arms taking turns every few requests.  Each
-tree has so many idle leaves, one arm a queue in view besides, and between the timed parts histories are added until it has them
-again.  Every request evicts as many tokens as it is the first to have.
+default, the unified tree in Rust, in one process, the arms taking turns every few requests.  One
+arm has a hundred requests waiting in view besides.  Each tree has so many idle leaves, and between
+the timed parts histories are added until it has them again.  Every request evicts as many tokens as
+it is the first to have.
 
 Times are CPU time of the thread, torch has one thread, and Python's garbage collector runs as
 SGLang leaves it by default, with its usual thresholds and nothing frozen: whoever allocates pays.
