@@ -173,23 +173,9 @@ def first_to_demote(state: State) -> NodeId | None:
 
 
 def ranked(books: Books, changed: Iterable[NodeId]) -> Ranking:
-    """The ranking after these nodes have changed: what is filed follows from the nodes.
-
-    A change of a node matters to one history at most, the one that it leads to alone.
-    """
-    nodes, ranking = books.nodes, books.ranking
-    leaves: set[NodeId] = set()
-    for node_id in changed:
-        if node_id in ranking.filed:
-            leaves.add(node_id)
-        node = nodes.get(node_id)
-        while node is not None and len(node.children) == 1:
-            (only,) = node.children.values()
-            node = nodes[only]
-            if parts(node):
-                node = None  # no walk from below comes as far as the node that has changed
-        if node is not None and is_victim(node):
-            leaves.add(node.id)
+    """The ranking after these nodes have changed: what is filed follows from the nodes."""
+    ranking = books.ranking
+    leaves = _concerned(books, changed)
     if not leaves:
         return ranking
     filed = ranking.filed.mutate()
@@ -215,6 +201,27 @@ def ranked(books: Books, changed: Iterable[NodeId]) -> Ranking:
         else:
             idle = _with(idle, new, leaf)
     return Ranking(filed.finish(), idle, waiting)
+
+
+def _concerned(books: Books, changed: Iterable[NodeId]) -> set[NodeId]:
+    """The histories that a change of these nodes matters to.
+
+    That of one node to one at most, the one that it leads to alone.
+    """
+    nodes, filed = books.nodes, books.ranking.filed
+    leaves: set[NodeId] = set()
+    for node_id in changed:
+        if node_id in filed:
+            leaves.add(node_id)
+        node = nodes.get(node_id)
+        while node is not None and len(node.children) == 1:
+            (only,) = node.children.values()
+            node = nodes[only]
+            if parts(node):
+                node = None  # no walk from below comes as far as the node that has changed
+        if node is not None and is_victim(node):
+            leaves.add(node.id)
+    return leaves
 
 
 def _file(books: Books, leaf: NodeId) -> Filed | None:

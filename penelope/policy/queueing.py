@@ -34,12 +34,14 @@ def line_up(state: State, queue: Sequence[Ticket | Match]) -> LinedUp:
     view = tuple(queue[:IN_VIEW])
     if view == before.order:
         return LinedUp(state, (), before.order)
-    order: list[Ticket] = []
-    stay: set[Ticket] = set()
+    # Mostly the first ones are served and others join: what stays is a run of both queues.
+    first = before.order.index(view[0]) if view and view[0] in before.order else 0
+    run = before.order[first : first + len(view)]
+    order = list(run) if view[: len(run)] == run else []
+    stay, named = set(order), set(order)
     come: list[tuple[Ticket, Place]] = []
-    named: set[Ticket] = set()
-    next_ticket, last = before.next_ticket, -1
-    for entry in view:
+    next_ticket, last = before.next_ticket, order[-1] if order else -1
+    for entry in view[len(order) :]:
         if isinstance(entry, Match):
             entry.require(state)
             place, ticket = Place(entry.node, entry.end), None

@@ -81,5 +81,5 @@ def replaced(
 
 def forgotten(waiting: Waiting) -> Waiting:
     """The same queue when the cache holds nothing any more."""
-    places = Map({ticket: NOWHERE for ticket in waiting.order})
+    places = Map(dict.fromkeys(waiting.order, NOWHERE))
     return waiting._replace(places=places, at=Map())

@@ -64,9 +64,11 @@ class WaitingLine:
         """
         # Whom this step has admitted holds a lock, and SGLang takes it off the queue later.
         requests = list(islice((r for r in self._source() if r.lock is None), IN_VIEW))
-        known = [self._ticket(tree.state, req) for req in requests]
-        if tuple(known) == tree.state.waiting.order:
+        known = [self._ticket(req) for req in requests]
+        waiting = tree.state.waiting
+        if tuple(known) == waiting.order:
             return
+        known = [ticket if ticket in waiting.places else None for ticket in known]
         queue: list[Ticket | Match] = [
             self._match(tree, req, weights) if ticket is None else ticket
             for req, ticket in zip(requests, known, strict=True)
@@ -90,17 +92,24 @@ class WaitingLine:
 
     def count(self, statistics: Statistics, before: State, effects: Sequence[Effect]) -> None:
         """Note what an eviction has spared, each request once, and what it has not."""
-        if before.waiting.at:
-            spared = passed_over(before, effects) - self._spared
+        if before.waiting.at and any(isinstance(effect, Free) for effect in effects):
+            spared = passed_over(before, effects, self._spared)
             self._spared |= spared
             statistics.add("spared_requests", len(spared))
             statistics.add("queued_evicted_tokens", lost_to_waiting(before, effects))
 
-    def _ticket(self, state: State, req: Req) -> Ticket | None:
-        standing: Standing | None = vars(req).get(TICKET)
-        if standing is None or standing[1:] != (self._epoch, *_asked(req)):
+    def _ticket(self, req: Req) -> Ticket | None:
+        """What stands for the request, if it is as it was then: asked of all, at every look."""
+        standing: Standing | None = req.__dict__.get(TICKET)
+        if standing is None:
             return None
-        return standing.ticket if standing.ticket in state.waiting.places else None
+        ticket, epoch, tokens, retractions = standing
+        same = (
+            epoch == self._epoch
+            and retractions == req.retraction_count
+            and tokens == len(req.origin_input_ids) + len(req.output_ids)
+        )
+        return ticket if same else None
 
     def _match(self, tree: Tree, req: Req, weights: int) -> Match:
         """What the request will find: as SGLang's own match when it is admitted."""
@@ -118,10 +127,13 @@ def _asked(req: Req) -> tuple[int, int]:
     return len(req.origin_input_ids) + len(req.output_ids), req.retraction_count
 
 
-def passed_over(before: State, effects: Sequence[Effect]) -> frozenset[Ticket]:
+def passed_over(
+    before: State, effects: Sequence[Effect], counted: frozenset[Ticket] = frozenset()
+) -> frozenset[Ticket]:
     """Requests in view whose history had been used less recently than one that lost KV here.
 
-    Least recent use would have taken theirs first.  `before` is the state of which the effects are.
+    Least recent use would have taken theirs first.  Those that were counted before are left out.
+    `before` is the state of which the effects are.
     """
     waiting = before.waiting
     if not waiting.at:
@@ -132,10 +144,12 @@ def passed_over(before: State, effects: Sequence[Effect]) -> frozenset[Ticket]:
     latest = max((before.nodes[leaf].stamp for leaf in losers if leaf is not None), default=-1)
     found: set[Ticket] = set()
     for node, tickets in waiting.at.items():
+        if counted.issuperset(tickets):
+            continue
         leaf = _leaf(before, before.nodes[node])
         if leaf is not None and leaf not in losers and before.nodes[leaf].stamp < latest:
             found.update(tickets)
-    return frozenset(found)
+    return frozenset(found - counted)
 
 
 def lost_to_waiting(before: State, effects: Sequence[Effect]) -> int:

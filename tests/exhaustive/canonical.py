@@ -1,7 +1,8 @@
 """When two states are the same small world: equal up to names and to what ticks really are.
 
 Tokens may be renamed after any prefix, requests and moves among themselves, and of ticks only their
-order counts: nothing that the core decides may depend on more.  Each renaming leads to states that
+order counts, or how long ago they were where the order weighs ages: nothing that the core decides
+may depend on more.  Each renaming leads to states that
 the same operations, renamed, take to renamed states, so exploring one of them explores all.
 """
 
@@ -11,20 +12,23 @@ from collections.abc import Iterator
 from itertools import groupby, permutations, product
 from typing import Any
 
-from penelope.policy import MoveId, Node, NodeId, ReceiptId, State
+from penelope.policy import MoveId, Node, NodeId, Order, ReceiptId, State
 
 Canonical = tuple[Any, ...]
 
 
 def canonical(state: State) -> Canonical:
     """The same value for two states exactly when a renaming turns one into the other."""
-    if not state.nodes:
+    if not state.nodes and not state.waiting.order:
         return ()
     stamps = sorted({node.stamp for node in state.nodes.values() if not node.is_root})
     rank = {stamp: at for at, stamp in enumerate(stamps)}
+    if state.config.order is not Order.LRU:
+        rank = {stamp: state.tick - stamp for stamp in stamps}  # there ages count
     return min(
         (
             _tree(state, rank, receipts, moves),
+            tuple(state.waiting.places[ticket].end for ticket in state.waiting.order),
             tuple(_lease(state, receipt) for receipt in receipts),
             tuple(_move(state, move, receipts) for move in moves),
         )
@@ -76,6 +80,11 @@ def _tree(
             tuple(sorted(ends.get(node.id, ()))),
             -1 if node.filler is None else receipts.get(node.filler, -2),
             -1 if node.move is None else moves.get(node.move, -2),
+            node.retired,
+            tuple(
+                (state.waiting.order.index(ticket), state.waiting.places[ticket].end)
+                for ticket in state.waiting.at.get(node.id, ())
+            ),
             tuple(sorted(picture(state.nodes[child]) for child in node.children.values())),
         )
 

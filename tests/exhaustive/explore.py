@@ -18,6 +18,7 @@ from tests.exhaustive.answers import (
 )
 from tests.exhaustive.canonical import Canonical, canonical
 from tests.exhaustive.operations import Limits, Operation, histories_of, operations, prefixes
+from tests.exhaustive.victims import wrong_victims
 
 
 class World(NamedTuple):
@@ -123,6 +124,8 @@ def _met(state: State) -> Iterator[str]:
         "promise": state.totals.due + state.totals.promote > 0,
         "swap buffer in use": state.staged > 0,
         "move in flight": bool(state.moves),
+        "waiting beside idle": bool(state.waiting.at) and len(state.waiting.at) < len(nodes),
+        "retired history": state.retired.size > 0,
         "moves of a request that has ended": any(
             move.receipt is not None and move.receipt not in state.leases
             for move in state.moves.values()
@@ -153,6 +156,8 @@ def _carry_out(at: _Seen, operation: Operation) -> _Seen | None:
     trace = Trace()
     trace.promised = at.promised
     _check(trace.step(at.state, after, name, **facts), here)
+    if name == "evict":
+        _check(wrong_victims(at.state, answer[1], facts["need"]), here)
     picture = drawn(after)
     who = facts["receipt"].id if "receipt" in facts else None
     _check(wrong_refills(at.picture, picture, name, who), here)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import permutations
 from typing import Any, NamedTuple
 
 from penelope.policy import (
     Key,
+    Match,
     NodeId,
     Receipt,
     ReceiptId,
     RequestTooLarge,
     Residency,
     State,
+    Ticket,
     Transfer,
     acquire,
     admit,
@@ -24,6 +27,7 @@ from penelope.policy import (
     fail,
     forgo,
     insert,
+    line_up,
     match,
     next_demotion,
     next_transfer,
@@ -33,6 +37,7 @@ from penelope.policy import (
     release,
     reserve,
     reset,
+    retire,
     settle,
     touch,
 )
@@ -62,6 +67,8 @@ class Limits(NamedTuple):
     """Live receipts at once."""
     moves: int = 2
     """In flight at once."""
+    queue: int = 0
+    """Requests that wait at once; with any, histories may end as well."""
 
 
 def operations(state: State, limits: Limits) -> Iterator[Operation]:
@@ -77,6 +84,32 @@ def operations(state: State, limits: Limits) -> Iterator[Operation]:
     yield Operation("reset", "reset()", reset, {}, idle)
     if state.config.host_capacity:
         yield from _moves(state, limits)
+    if limits.queue:
+        yield from _foresight(state, known, limits.queue)
+
+
+def _foresight(state: State, known: set[Tokens], most: int) -> Iterator[Operation]:
+    """Every reordering of every part of the queue, one more anywhere in it, and every ending."""
+    before = state.waiting.order
+    for length in range(most + 1):
+        for chosen in permutations(before, length):
+            queues: list[tuple[str, list[Ticket | Match]]] = [("", [*chosen])]
+            if length < most:
+                for tokens in [(), *sorted(known)]:
+                    matched = match(state, pack(tokens), at_most=len(tokens))
+                    queues += [
+                        (f" with {_name(tokens)} at {at}", [*chosen[:at], matched, *chosen[at:]])
+                        for at in range(length + 1)
+                    ]
+            for text, queue in queues:
+                text = f"line_up({', '.join(map(str, chosen)) or 'nobody'}{text})"
+                yield Operation(
+                    "line_up", text, partial(line_up, queue=queue), {"queue": queue}, True
+                )
+    for tokens in sorted(known):
+        matched = match(state, pack(tokens), at_most=len(tokens))
+        act = partial(retire, matched=matched)
+        yield Operation("retire", f"retire({_name(tokens)})", act, {"match": matched}, True)
 
 
 def _evict(state: State, need: int) -> Answer:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from penelope.policy import POLICIES, Config
+from penelope.policy import POLICIES, Config, Order
 from tests.exhaustive.explore import World
 from tests.exhaustive.operations import Limits
 
 
-def _config(blocks: int, block: int = 1, page: int = 1, policy: str = "penelope") -> Config:
-    return Config(blocks * block, page, block, *POLICIES[policy])
+def _config(
+    blocks: int,
+    block: int = 1,
+    page: int = 1,
+    policy: str = "penelope",
+    order: Order = Order.LRU,
+) -> Config:
+    return Config(blocks * block, page, block, *POLICIES[policy], order=order)
 
 
 def _tiers(
@@ -20,6 +26,7 @@ def _tiers(
     block: int = 1,
     policy: str = "penelope",
     page: int = 1,
+    order: Order = Order.LRU,
 ) -> Config:
     position, granularity = POLICIES[policy]
     return Config(
@@ -30,6 +37,7 @@ def _tiers(
         granularity,
         host_capacity=(keeps + swap) * block,
         swap_buffer=swap * block,
+        order=order,
     )
 
 
@@ -49,6 +57,13 @@ FAST: Final = {
         _tiers(2, 1, block=2, page=2), Limits(2, 2), depth=6
     ),
     "two tiers, 2 blocks and only a buffer": World(_tiers(2, 0), Limits(2, 1), depth=8),
+    "expected cost, 3 blocks, 2 waiting, to depth 4": World(
+        _config(3, order=Order.EXPECTED_COST), Limits(3, 1, queue=2), depth=4
+    ),
+    "lru, 3 blocks, 2 waiting, to depth 4": World(_config(3), Limits(3, 1, queue=2), depth=4),
+    "expected cost, two tiers, 2 blocks and 1, 2 waiting, to depth 5": World(
+        _tiers(2, 1, order=Order.EXPECTED_COST), Limits(2, 1, queue=2), depth=5
+    ),
 }
 """Some seconds."""
 
@@ -69,6 +84,9 @@ SLOW: Final = {
         _tiers(2, 1, block=2), Limits(3, 2), depth=5
     ),
     "two tiers, tail-block, 2 blocks and 1": World(_tiers(2, 1, policy="tail-block"), Limits(2, 1)),
+    "expected cost, 3 blocks, 2 waiting, to depth 5": World(
+        _config(3, order=Order.EXPECTED_COST), Limits(3, 1, queue=2), depth=5
+    ),
 }
 """Some minutes."""
 

@@ -9,7 +9,7 @@ from immutables import Map
 
 from penelope.policy import NodeId, State
 from penelope.policy.tree import Node, Place
-from penelope.policy.waiting import lined_up
+from penelope.policy.waiting import replaced
 
 
 def shatter(state: State, grain: int) -> State:
@@ -52,7 +52,8 @@ def shatter(state: State, grain: int) -> State:
         while at is not None and place.end <= nodes[at].start:
             at = nodes[at].parent
         places.append((ticket, Place(at, place.end)))
-    waiting = lined_up(places, state.waiting.next_ticket)
+    queue = state.waiting
+    waiting = replaced(queue, queue.order, queue.order, places, queue.next_ticket)
     return replace(state, nodes=Map(nodes), next_node=fresh, waiting=waiting)
 
 

@@ -6,6 +6,7 @@ What is said of one state, or of one step, is checked by `tiers.Driver` at every
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -19,6 +20,7 @@ from penelope.policy import (
     Granularity,
     InFlight,
     InsufficientSpace,
+    Match,
     Moved,
     MoveId,
     NothingToMove,
@@ -26,6 +28,7 @@ from penelope.policy import (
     Refused,
     Residency,
     State,
+    Ticket,
     Transfer,
     UnknownMove,
     admit,
@@ -36,15 +39,18 @@ from penelope.policy import (
     evict,
     fail,
     insert,
+    line_up,
     match,
     next_demotion,
     next_transfer,
+    ordering,
     pack,
     plan,
     policy,
     refill,
     release,
     reserve,
+    retire,
     settle,
     touch,
 )
@@ -209,6 +215,7 @@ class Side:
         self.gone: list[tuple[int, int]] = []
         self.last: list[object] = []
         self.moved = 0
+        self.spared = 0
 
     def take(self, stepped: tuple[object, ...]) -> None:
         """Go on with what a transition gave: its state and effects come first."""
@@ -240,6 +247,14 @@ class Side:
             self.moved += 1
         self.take(settle(self.state, receipt))
 
+    def line_up(self, waiting: list[list[int]], overtakes: bool) -> None:
+        """These wait in the end; those who waited before stand for themselves."""
+        known: list[Ticket | Match] = [*self.state.waiting.order[-3:]]
+        if overtakes:
+            known.reverse()
+        self.take(line_up(self.state, known + [match(self.state, pack(w)) for w in waiting]))
+        self.spared += bool(self.state.waiting.at)
+
     def can(self, act: str, units: list[int], which: int, amount: int) -> bool:
         if act == "admit":
             return plan(self.state, pack(units)).admissible
@@ -247,7 +262,7 @@ class Side:
             return amount <= self.state.evictable
         if act == "grow":
             return which < len(self.receipts) and amount <= self.state.available
-        return act == "touch" or which < len(self.receipts)
+        return act in ("touch", "queue", "retire") or which < len(self.receipts)
 
     def do(self, act: str, units: list[int], which: int, amount: int) -> None:
         if act == "admit":
@@ -258,11 +273,18 @@ class Side:
             self.grow(which, amount)
         elif act == "evict":
             self.take(evict(self.state, amount))
+        elif act == "queue":
+            self.line_up([units], overtakes=amount % 2 == 0)
+        elif act == "retire":
+            self.take(retire(self.state, match(self.state, pack(units), at_most=len(units))))
         else:
             self.take(touch(self.state, match(self.state, pack(units))))
 
 
-def side_by_side(random: Random, sides: list[Side], steps: int) -> None:
+ACTS = ("admit",) * 5 + ("release",) * 3 + ("evict", "touch", "grow")
+
+
+def side_by_side(random: Random, sides: list[Side], steps: int, acts: Sequence[str] = ACTS) -> None:
     """The same requests to all; what one of them could not take now is asked of none."""
     page = sides[0].state.config.page_size
     smallest = min(side.state.config.device_capacity for side in sides)
@@ -272,7 +294,7 @@ def side_by_side(random: Random, sides: list[Side], steps: int) -> None:
         units = (base + [random.randrange(2) for _ in range(random.randrange(1, 7))])[:smallest]
         which = random.randrange(len(sides[0].receipts) or 1)
         amount = page * random.randrange(1, 5)
-        act = random.choice(["admit"] * 5 + ["release"] * 3 + ["evict", "touch", "grow"])
+        act = random.choice(acts)
         for side in sides:
             side.last = []
         if not all(side.can(act, units, which, amount) for side in sides):
@@ -300,6 +322,8 @@ def splits(total: int, page: int, block: int) -> list[tuple[int, int, int]]:
 
 def tiered(random: Random, name: str, total: int, page: int, block: int) -> list[Side]:
     position, granularity = policy(name)
+    order = ordering(name)[0]
+    linear = random.choice([0, 0, 6])
     sticky = random.random() < 0.3
     return [
         Side(
@@ -312,6 +336,8 @@ def tiered(random: Random, name: str, total: int, page: int, block: int) -> list
                 sticky,
                 host_capacity=host,
                 swap_buffer=swap,
+                order=order,
+                linear_cost=linear,
             )
         )
         for device, host, swap in splits(total, page, block)
@@ -327,6 +353,35 @@ def test_what_is_dropped_is_the_same_for_every_split_between_the_tiers(
     side_by_side(
         random, tiered(random, name, page * random.choice([18, 24, 36]), page, block), steps
     )
+
+
+FORESEEN = (*ACTS, "queue", "queue", "queue", "retire")
+
+
+@given(RANDOM, st.sampled_from(["expected-cost", "penelope-queue"]), st.integers(10, 40))
+def test_whoever_waits_what_is_dropped_does_not_depend_on_the_tier(
+    random: Random, name: str, steps: int
+) -> None:
+    """The order of drops is one for both tiers, whatever it weighs: `unified-order`."""
+    block = random.choice([1, 2, 3])
+    sides = tiered(random, name, random.choice([18, 24, 36]), 1, block)
+    side_by_side(random, sides, steps, FORESEEN)
+
+
+def test_the_sides_wait_and_drop() -> None:
+    """Witnesses for the test above."""
+    for name in ("expected-cost", "penelope-queue"):
+        gone = moved = spared = 0
+        for seed in range(12):
+            random = Random(seed)
+            sides = tiered(random, name, 24, 1, 2)
+            side_by_side(random, sides, 60, FORESEEN)
+            gone += len(sides[0].gone)
+            moved += sum(side.moved for side in sides)
+            spared += sides[0].spared
+        assert gone >= 50
+        assert moved >= 100
+        assert spared >= 50
 
 
 def test_the_sides_drop_and_move() -> None:
