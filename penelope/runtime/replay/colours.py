@@ -33,7 +33,7 @@ LOOKS: dict[str, Look] = {
     "round-robin-tails": Look("#7fb3a6", "$R$"),
     "t-lru": Look("#2f7f74", "$L$"),
     "ttl": Look("#6d8f3c", "$T$"),
-    "clairvoyant": Look("#1c1c1c", "$C$"),
+    "clairvoyant": Look("#3d3a8c", "$C$"),
 }
 """Stock is grey, Penelope orange, the steps between them blue, its other orders yellow to red."""
 
