@@ -45,14 +45,21 @@ PACKAGES: Final = {
             "slots",
             "gauges",
             "announcing",
+            "announcement",
             "symbolic",
         ),
+    ),
+    "routing": (
+        "Routing",
+        "How it is used: [routers](../docs/routers.md).",
+        "penelope/routing",
+        ("scoring", "index"),
     ),
     "testing": (
         "For tests of your own",
         "How they are used: [the conformance suite](../docs/conformance.md).",
         "penelope/testing",
-        ("suite", "conformance", "audit", "inspect", "serving", "watch", "errors"),
+        ("suite", "conformance", "announced", "audit", "inspect", "serving", "watch", "errors"),
     ),
     "specification": (
         "The specification",
