@@ -102,6 +102,17 @@ def test_only_who_came_into_view_is_matched(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(s.cache.state.waiting.order) == 4
 
 
+def test_who_was_out_of_view_is_matched_again() -> None:
+    s = Steps(pool=64, queue=True)
+    served(s, 1, 2)
+    first, second = wait(s, 1, "first"), wait(s, 2, "second")
+    for waiting in ([first, second], [second], [first, second]):
+        s.waiting[:] = waiting
+        s.cache.look_at_queue()
+        assert len(s.cache.state.waiting.order) == len(waiting)
+        assert len(s.cache.state.waiting.at) == len(waiting)
+
+
 def test_a_long_queue_is_looked_at_as_far_as_it_counts() -> None:
     s = Steps(pool=48, queue=True)
     served(s, 1, 2)
