@@ -175,7 +175,7 @@ class Player:
 
     async def _ask(self, place: Place, fields: dict[str, Any]) -> Answer:
         request = self.script[place]
-        rid = f"{self.number}.{place[0]}.{place[1]}"
+        rid = f"{self.number}.{place[0]}.{place[1]}."  # an abort goes by the beginning of a name
         leaves: float | None = fields.get("leaves")
         if request.via == "engine":
             return await self._ask_engine(request, rid, leaves)
@@ -189,13 +189,16 @@ class Player:
 
     async def _ask_engine(self, request: Request, rid: str, leaves: float | None) -> Answer:
         task = asyncio.ensure_future(self.engine.ask("generate", rid=rid, **request.body))
+        left = False
         if leaves is not None:
             await asyncio.wait([task], timeout=leaves)
-            if not task.done():
+            if left := not task.done():
                 await self.engine.ask("abort", rid=rid)
         try:
             return from_native(200, await task)
         except RuntimeError as error:
+            if left and "Aborted by AbortReq" in str(error):
+                return Answer(LEFT)
             kind, _, message = str(error).partition(": ")
             return Answer(400 if kind == "ValueError" else _code(kind, message), message)
 

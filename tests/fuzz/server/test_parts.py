@@ -12,8 +12,8 @@ import pytest
 
 from tests.fuzz.server import driving, judging
 from tests.fuzz.server import episode as episodes
-from tests.fuzz.server.answers import HUNG, Answer, Output, Run, from_native, from_openai
-from tests.fuzz.server.asking import Said
+from tests.fuzz.server.answers import HUNG, LEFT, Answer, Output, Run, from_native, from_openai
+from tests.fuzz.server.asking import Request, Said
 from tests.fuzz.server.episode import ASK, CONTROLS, RAW, Episode, Operation
 from tests.fuzz.server.generating import generate
 from tests.fuzz.server.judging import judge
@@ -298,3 +298,37 @@ def test_a_client_waits_for_ever_only_where_nothing_happens(
 
     assert asyncio.run(play())
     assert engine.looks == steps + 9
+
+
+class Aborting:
+    """An engine whose every request waits until it is aborted by the beginning of its name."""
+
+    def __init__(self) -> None:
+        self.aborted: list[str] = []
+        self.called = asyncio.Event()
+
+    async def ask(self, operation: str, rid: str, **_: Any) -> Any:
+        if operation == "abort":
+            self.aborted.append(rid)
+            self.called.set()
+            return None
+        await self.called.wait()
+        raise RuntimeError("ValueError: Aborted by AbortReq.")
+
+
+@pytest.mark.parametrize(("leaves", "status"), [(0.01, LEFT), (None, 400)])
+def test_a_client_that_left_is_told_from_one_that_was_refused(
+    leaves: float | None, status: int
+) -> None:
+    async def play() -> tuple[Answer, list[str]]:
+        engine = Aborting()
+        player = driving.Player.__new__(driving.Player)
+        player.engine, player.number = engine, 7  # type: ignore[assignment]
+        player.script = {(1, 1): Request("engine", "", {}, ())}
+        if leaves is None:
+            engine.called.set()  # somebody else aborts it
+        return await player._ask((1, 1), {"leaves": leaves}), engine.aborted
+
+    answer, aborted = asyncio.run(play())
+    assert answer.status == status
+    assert not any("7.1.10.".startswith(name) for name in aborted)
