@@ -80,7 +80,7 @@ def pack_tokens(tokens: array[int], length: int) -> Key:
     Raises `InvalidKey` for an id outside [0, 2**32): narrowed, it would name other KV.
     """
     ids = np.frombuffer(tokens, dtype=np.int64, count=length) if length else np.empty(0, np.int64)
-    if (ids >> _UNIT_BITS).any():
+    if int(np.bitwise_or.reduce(ids)) >> _UNIT_BITS:  # one pass, and no array for the answer
         at = int((ids >> _UNIT_BITS).nonzero()[0][0])
         raise InvalidKey(f"token {at} has the id {ids[at]}: it must be in [0, 2**32)")
     return Key(ids.astype("<u4").tobytes())
