@@ -100,7 +100,7 @@ fuzz-cli: setup  ## feed the command line and its readers for half an hour (ARGS
 coverage: setup  ## the fast tests reach every line and branch of the policy core (three minutes)
 	@$(PY) -m pytest -q -m "$(fast)" --hypothesis-profile=fast --cov --cov-report= $(ARGS) \
 	  tests/cases tests/property tests/spec tests/unit/test_policy_*.py tests/unit/test_cost*.py
-	@$(PY) -m coverage report --include='penelope/policy/*' --fail-under=100
+	@$(PY) -m coverage report --include='penelope/policy/*,penelope/cost/*' --fail-under=100
 
 mutation:  ## change the core a little, 2,800 times: which changes does no test notice? (an hour)
 	@$(venv) mutation

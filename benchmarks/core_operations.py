@@ -150,7 +150,7 @@ def long_history() -> Iterator[tuple[str, int, Callable[[], Sample]]]:
     tokens = [7 * i % 150_000 for i in range(LONG)]
     for name, turns in (("penelope", 1), ("sglang-lru", 256)):
         for page in (64, 1):
-            config = Config(LONG * 2, page, 64, *policy.policy(name))
+            config = Config(LONG * 2, page, 64, *policy.named_policy(name))
             state = policy.empty(config)
             for turn in range(1, turns + 1):
                 state = policy.insert(state, pack(tokens[: LONG * turn // turns])).state

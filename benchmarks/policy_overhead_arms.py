@@ -114,7 +114,7 @@ class Ours:
 
     def __init__(self, page_size: int, name: str) -> None:
         self.name = name
-        position, granularity = policy.policy(name)
+        position, granularity = policy.named_policy(name)
         order, in_view = policy.ordering(name)
         parameters = CacheInitParams(
             disable=False,

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from penelope import policy
+from penelope.cost import preset
 from penelope.policy import UNIT_BYTES, Config, Key, Receipt
-from penelope.policy.cost import preset
 from penelope.runtime.replay.caches import Admission, Ask, CoreCache
 from penelope.runtime.replay.closed_loop import replay
 from penelope.runtime.replay.server import Scheduler, Server, Timing

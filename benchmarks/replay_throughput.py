@@ -16,7 +16,7 @@ from time import process_time
 from typing import NamedTuple
 
 from benchmarks.measuring import Bar, arguments, growth, report
-from penelope.policy.cost import preset
+from penelope.cost import preset
 from penelope.runtime.replay.caches import CoreCache
 from penelope.runtime.replay.closed_loop import replay
 from penelope.runtime.replay.compare import Setting, compare, largest_request

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.measuring import Sample, Timing, machine, measure
-from penelope.policy.cost import preset
+from penelope.cost import preset
 from penelope.routing import FleetIndex, candidates, choose
 from penelope.runtime.outputs import OutputError, check_writable, write_whole
 

@@ -105,7 +105,7 @@ def settings() -> str:
     return (
         "\n[tool.mutmut]\n"
         'source_paths = ["penelope"]\n'
-        'only_mutate = ["penelope/policy/*"]\n'
+        'only_mutate = ["penelope/policy/*", "penelope/cost/*"]\n'
         'also_copy = ["spec"]\n'
         f"pytest_add_cli_args = {json.dumps(OPTIONS)}\n"
         f"pytest_add_cli_args_test_selection = {json.dumps(selected)}\n"
@@ -124,7 +124,7 @@ def contents() -> Iterator[tuple[str, str]]:
             if path.suffix not in {".py", ".toml", ".typed"} or "sglang" in name:
                 continue
             text = path.read_text(encoding="utf-8")
-            core = name.startswith("penelope/policy/")
+            core = name.startswith(("penelope/policy/", "penelope/cost/"))
             yield name, with_plain_getters(text) if core else text
     yield "pyproject.toml", (ROOT / "pyproject.toml").read_text(encoding="utf-8") + settings()
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.kernel_free.attention import Attention
-from penelope.policy.cost import CostModel, from_hf_config
+from penelope.cost import CostModel, from_hf_config
 
 EPSILON = 1e-6
 ROPE_BASE = 1e6

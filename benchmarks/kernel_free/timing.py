@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.kernel_free.attention import synchronize
 from benchmarks.kernel_free.model import Model, Piece, steps
-from penelope.policy.cost import predict
+from penelope.cost import predict
 
 FRACTION = 0.3
 # Speed-ups that the paper measured on an H100 (Rethinking KV Cache Eviction, section 2.2).

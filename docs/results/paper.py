@@ -22,8 +22,8 @@ from typing import Any
 import make  # make.py and paper_tables.py, beside this file
 from paper_tables import rendered
 
+from penelope.cost import predicted_speedup, preset
 from penelope.policy import pack
-from penelope.policy.cost import predicted_speedup, preset
 from penelope.runtime.replay.arms import cache
 from penelope.runtime.replay.closed_loop import replay
 from penelope.runtime.replay.options import Options

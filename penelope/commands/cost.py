@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from penelope.policy import cost as costs
+from penelope.cost import model as costs
 from penelope.runtime.model_config import load_model
 
 

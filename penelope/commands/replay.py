@@ -18,8 +18,8 @@ from penelope.commands.effects import (
 from penelope.commands.progress import progress_bar
 from penelope.commands.replay_outcome import Shown, check_outputs, counted, show, write
 from penelope.commands.workload import Workload
+from penelope.cost import PRESET_CONFIGS
 from penelope.policy import ORDERS, POLICIES
-from penelope.policy.cost import PRESET_CONFIGS
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import is_file
 from penelope.runtime.outputs import is_standard_output

@@ -15,8 +15,8 @@ import click
 from penelope.commands.effects import require_effect
 from penelope.commands.replay import TIERED
 from penelope.commands.workload import Workload
+from penelope.cost import PRESET_CONFIGS
 from penelope.policy import POLICIES
-from penelope.policy.cost import PRESET_CONFIGS
 from penelope.policy.errors import PenelopeError
 from penelope.runtime import inputs
 from penelope.runtime.replay.options import TRANSFERS

@@ -175,7 +175,7 @@ def ordering(name: str) -> tuple[Order, bool]:
     return ORDERS.get(name, (Order.LRU, False))
 
 
-def policy(name: str) -> tuple[Position, Granularity]:
+def named_policy(name: str) -> tuple[Position, Granularity]:
     """The switches of a named policy.  Raises `InvalidConfigError` for an unknown name."""
     try:
         return POLICIES["penelope" if name in ORDERS else name]

@@ -73,7 +73,7 @@ def _on_host(node: Node) -> bool:
     return node.residency is Residency.HOST and node.move is None
 
 
-def settle(state: State, receipt: Receipt) -> Step:
+def settle_promise(state: State, receipt: Receipt) -> Step:
     """Turn what a receipt was promised into a reservation, once moves have made room for it.
 
     Raises `UnknownReceipt`; `InsufficientSpace` while there is a transfer to do first.
@@ -91,7 +91,7 @@ def settle(state: State, receipt: Receipt) -> Step:
     return Step(*draft.close())
 
 
-def forgo(state: State, receipt: Receipt) -> Step:
+def forgo_promise(state: State, receipt: Receipt) -> Step:
     """Give up what a receipt was promised and has not got; what it has stays.
 
     Raises `UnknownReceipt`.
@@ -105,8 +105,8 @@ def forgo(state: State, receipt: Receipt) -> Step:
 def next_demotion(state: State, units: int) -> Transfer | None:
     """The first span, at most `units` long, that leaves the device; None when there is none.
 
-    Whole pages, and no more than the host has room for: `begin` takes it on this state.  In the
-    order of eviction, on the tree as it would be if histories that are wholly on the host
+    Whole pages, and no more than the host has room for: `begin_move` takes it on this state.  In
+    the order of eviction, on the tree as it would be if histories that are wholly on the host
     were gone: they are leaves, and would hide their shared parent.  Raises `InvalidAmount` for
     units that are no whole number.
     """
@@ -127,7 +127,7 @@ def next_demotion(state: State, units: int) -> Transfer | None:
     return Transfer(node.id, node.start, min(node.end, node.start + units), Residency.HOST)
 
 
-def begin(state: State, transfer: Transfer) -> Begun:
+def begin_move(state: State, transfer: Transfer) -> Begun:
     """Put a transfer in flight: `Copy` effects name what the shell has to copy.
 
     Raises `NothingToMove` if the span is not idle KV of the other tier that may move there, or
@@ -186,7 +186,7 @@ def begin(state: State, transfer: Transfer) -> Begun:
     return Begun(*draft.close(), move)
 
 
-def end(state: State, move: MoveId) -> Step:
+def end_move(state: State, move: MoveId) -> Step:
     """The copy is complete: the KV is in the target tier, and only there.
 
     Raises `UnknownMove` if the move has ended before: a late completion changes nothing.
@@ -199,7 +199,7 @@ def end(state: State, move: MoveId) -> Step:
     return _ended(draft, moving)
 
 
-def fail(state: State, move: MoveId) -> Step:
+def fail_move(state: State, move: MoveId) -> Step:
     """The copy was given up: the KV is where it was, and only there.
 
     Raises `UnknownMove`.  At risk: `one-copy`, `moves-do-not-evict`.

@@ -160,7 +160,7 @@ class Admitted(NamedTuple):
     freed: int
     """Units that the logical cache lost."""
     pending: bool
-    """Whether moves must make room first: see `next_transfer`, then `settle`."""
+    """Whether moves must make room first: see `next_transfer`, then `settle_promise`."""
 
 
 def admit(state: State, plan: Plan) -> Admitted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from penelope.policy.cost import CostModel
+from penelope.cost import CostModel
 from penelope.policy.errors import PenelopeError
 
 

@@ -169,24 +169,24 @@ class Keeper:
         try:
             for _ in exchange(self, receipt):
                 pass
-            state, effects = policy.settle(self.state, receipt)
-            staged = self.stage("settle", state, effects)
+            state, effects = policy.settle_promise(self.state, receipt)
+            staged = self.stage("settle_promise", state, effects)
             slots = self.take(units)
         except PenelopeError:
-            self.do("forgo", *policy.forgo(self.state, receipt))
+            self.do("forgo_promise", *policy.forgo_promise(self.state, receipt))
             raise
         self.commit(state, staged)
         return slots
 
     def depart(self, transfer: Transfer) -> MoveId:
-        state, effects, move = policy.begin(self.state, transfer)
+        state, effects, move = policy.begin_move(self.state, transfer)
         on_device = transfer.target is Residency.DEVICE
         if on_device:
             fresh = self.take(transfer.length)
         else:
             fresh = self.store.allocate(transfer.length, Residency.HOST)
         try:
-            staged = self.stage("begin", state, effects, fresh, transfer.start)
+            staged = self.stage("begin_move", state, effects, fresh, transfer.start)
         except BaseException:  # an observer that objects may raise anything
             self.free(fresh if on_device else [], [] if on_device else fresh)
             raise
@@ -198,10 +198,10 @@ class Keeper:
         self.store.copy(source, self.slots.fresh(move), transfer.target)
 
     def arrive(self, move: MoveId) -> None:
-        self.do("end", *policy.end(self.state, move))
+        self.do("end_move", *policy.end_move(self.state, move))
 
     def give_up(self, move: MoveId) -> None:
-        self.do("fail", *policy.fail(self.state, move))
+        self.do("fail_move", *policy.fail_move(self.state, move))
 
     def abandon(self) -> None:
         """Give up what a store that would not free has left in flight."""

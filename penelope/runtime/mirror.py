@@ -151,14 +151,14 @@ class Mirror(Generic[S]):
         With a host tier, what it has room for goes there.  Where a copy fails, KV is dropped in
         the order of eviction instead.  Raises `InsufficientSpace` if fewer are unlocked.
         """
+        if not self.state.config.host_capacity:
+            return self._evict(units)
         wanted = self._memory.available() + units
         nothing = policy.match(self.state, Key(b""), DEFAULT_NAMESPACE)
         moved, dropped = self._exchange(policy.plan_matched(nothing, units=wanted, held=self._held))
         if not moved:
             while (short := wanted - self._memory.available()) > 0:
-                evicted = policy.evict(self.state, min(short, self.state.evictable))
-                self.apply(evicted.state, evicted.effects)
-                dropped += evicted.freed
+                dropped += self._evict(min(short, self.state.evictable))
         return dropped
 
     def bring(self, matched: Match) -> bool:
@@ -195,7 +195,7 @@ class Mirror(Generic[S]):
     # Moves
 
     def depart(self, transfer: Transfer) -> MoveId:
-        state, effects, move = policy.begin(self.state, transfer)
+        state, effects, move = policy.begin_move(self.state, transfer)
         fresh = self._memory.allocate(transfer.length, transfer.target)
         start = transfer.start
         self.apply(state, effects, lambda low, high: fresh[low - start : high - start])
@@ -206,10 +206,10 @@ class Mirror(Generic[S]):
         self._memory.copy(source, self.slots.fresh(move), transfer.target)
 
     def arrive(self, move: MoveId) -> None:
-        self.apply(*policy.end(self.state, move))
+        self.apply(*policy.end_move(self.state, move))
 
     def give_up(self, move: MoveId) -> None:
-        self.apply(*policy.fail(self.state, move))
+        self.apply(*policy.fail_move(self.state, move))
 
     # Forgetting
 
@@ -225,6 +225,9 @@ class Mirror(Generic[S]):
 
     def drop_all(self) -> int:
         """Drop all that no request uses, in both tiers; how many units that were."""
-        evicted = policy.evict(self.state, self.state.evictable)
+        return self._evict(self.state.evictable)
+
+    def _evict(self, units: int) -> int:
+        evicted = policy.evict(self.state, units)
         self.apply(evicted.state, evicted.effects)
         return evicted.freed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path, PurePath
 
-from penelope.policy import cost as costs
+from penelope.cost import model as costs
+from penelope.cost.hf_config import ModelConfigError
 from penelope.policy.errors import PenelopeError
-from penelope.policy.hf_config import ModelConfigError
 from penelope.runtime import inputs
 from penelope.runtime.documents import TwiceError, each_once
 

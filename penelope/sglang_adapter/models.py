@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penelope.policy import cost
-from penelope.policy.hf_config import ModelConfigError
+from penelope.cost import model as cost
+from penelope.cost.hf_config import ModelConfigError
 from penelope.sglang_adapter.errors import UnsupportedError
 
 FIXED_ROTARY_TYPES = frozenset(

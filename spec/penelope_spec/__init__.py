@@ -6,9 +6,9 @@ For tests and monitors, on states of `penelope.policy` (no z3 needed):
     check_step(before, after, "evict", need=n, effects=fx, freed=f)
     check_step(before, after, "admit", plan=p, effects=fx, freed=f)
     check_step(before, after, "reserve", units=n, effects=fx)
-    check_step(before, after, "begin", transfer=t, effects=fx)
-    check_step(before, after, "end" | "fail", move=m, effects=fx)
-    check_step(before, after, "settle" | "forgo", receipt=r, effects=fx)
+    check_step(before, after, "begin_move", transfer=t, effects=fx)
+    check_step(before, after, "end_move" | "fail_move", move=m, effects=fx)
+    check_step(before, after, "settle_promise" | "forgo_promise", receipt=r, effects=fx)
     check_step(before, after, NAME, effects=fx)          for every other transition
     check_refused(before, NAME, error, need=… | plan=… | units=… | receipt=… | …)
     trace = Trace(); trace.step(before, after, NAME, **facts)    for trace invariants

@@ -36,11 +36,11 @@ TRANSITIONS: Final = (
     "refill",
     "evict",
     "reset",
-    "begin",
-    "end",
-    "fail",
-    "settle",
-    "forgo",
+    "begin_move",
+    "end_move",
+    "fail_move",
+    "settle_promise",
+    "forgo_promise",
     "line_up",
     "retire",
 )
@@ -48,7 +48,7 @@ TRANSITIONS: Final = (
 
 EVICTING: Final = ("evict", "admit", "reserve")
 """The transitions that may drop KV, and then exactly a shortfall."""
-MOVES: Final = ("begin", "end", "fail", "settle", "forgo")
+MOVES: Final = ("begin_move", "end_move", "fail_move", "settle_promise", "forgo_promise")
 """The transitions that carry out what eviction has decided: they drop nothing, and give nothing."""
 FORESIGHT: Final = ("line_up", "retire")
 """The transitions that say what will be used, and change nothing but whose turn it is."""
@@ -70,16 +70,16 @@ class Facts(TypedDict, total=False):
     match: Match
     """Argument of `touch` and `acquire`: `one-hole` is promised only with it."""
     receipt: Receipt
-    """Argument of `refill`, for `one-hole`; of `settle` and `forgo`; also of `checkpoint` and
-    `release`."""
+    """Argument of `refill`, for `one-hole`; of `settle_promise` and `forgo_promise`; also of
+    `checkpoint` and `release`."""
     start: int
     """Argument of `refill`, for `one-hole`; of `insert`."""
     freed: int
     """What `evict` or `admit` answered."""
     transfer: Transfer
-    """Argument of `begin`."""
+    """Argument of `begin_move`."""
     move: MoveId
-    """Argument of `end` and `fail`."""
+    """Argument of `end_move` and `fail_move`."""
     key: Key
     """Argument of `match`, `plan`, `insert` and `checkpoint`: this and what follows is read only
     where a refusal is judged."""
@@ -99,11 +99,11 @@ _REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "evict": ("need",),
     "admit": ("plan",),
     "reserve": ("units",),
-    "begin": ("transfer",),
-    "end": ("move",),
-    "fail": ("move",),
-    "settle": ("receipt",),
-    "forgo": ("receipt",),
+    "begin_move": ("transfer",),
+    "end_move": ("move",),
+    "fail_move": ("move",),
+    "settle_promise": ("receipt",),
+    "forgo_promise": ("receipt",),
 }
 
 

@@ -11,7 +11,7 @@ from penelope.policy import (
     Refused,
     Residency,
     State,
-    begin,
+    begin_move,
     next_demotion,
     next_transfer,
 )
@@ -117,7 +117,7 @@ def bounded_swap(state: State) -> list[str]:
 
 
 def answers_accepted(state: State) -> list[str]:
-    """`begin` takes what `next_transfer` and `next_demotion` answer, for any number of units.
+    """`begin_move` takes what `next_transfer` and `next_demotion` answer, for any number of units.
 
     The core itself is asked, so the state must be sound in every other respect.
     """
@@ -134,7 +134,7 @@ def answers_accepted(state: State) -> list[str]:
     for whom, transfer in answers:
         try:
             if transfer is not None:
-                begin(state, transfer)
+                begin_move(state, transfer)
         except Refused as refusal:
             wrong.append(f"the next transfer for {whom} is refused: {refusal}")
     return wrong

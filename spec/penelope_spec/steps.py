@@ -181,7 +181,7 @@ def progress(turned: Turned) -> list[str]:
     """
     if not isinstance(turned.error, InsufficientSpace):
         return []
-    if turned.transition == "settle":
+    if turned.transition == "settle_promise":
         return _stuck(turned)
     counted = recount(turned.before)
     unlocked = counted.device - counted.locked + counted.host - counted.locked_host

@@ -76,7 +76,7 @@ def _keeps_promise(before: State, transition: str, facts: Facts) -> bool:
     if before.moves and transition in EVICTING:
         # What is being moved is locked, wherever on its history it is.
         return False
-    if transition == "begin" and before.config.position is Position.LEAF_HEAD:
+    if transition == "begin_move" and before.config.position is Position.LEAF_HEAD:
         # What is moved is a node of its own, and leaf-head begins where the leaf node does.
         return False
     if transition in _NEUTRAL:

@@ -39,23 +39,23 @@ from penelope.policy import (
     Transfer,
     acquire,
     admit,
-    begin,
+    begin_move,
     checkpoint,
     empty,
-    end,
+    end_move,
     evict,
-    fail,
+    fail_move,
     insert,
     match,
+    named_policy,
     next_transfer,
     pack,
     plan,
-    policy,
     refill,
     release,
     reserve,
     reset,
-    settle,
+    settle_promise,
     touch,
 )
 from penelope.runtime.exchange import exchange
@@ -83,7 +83,7 @@ class Scene:
         swap: int = 0,
     ) -> None:
         """With a swap buffer there is a host, which keeps so many units beside it."""
-        position, granularity = policy(name)
+        position, granularity = named_policy(name)
         host = keeps + swap
         self.state = empty(
             Config(
@@ -143,16 +143,16 @@ class Scene:
 
     def depart(self, transfer: Transfer) -> MoveId:
         """Put a transfer in flight."""
-        return self._did("begin", lambda s: begin(s, transfer), transfer=transfer).move
+        return self._did("begin_move", lambda s: begin_move(s, transfer), transfer=transfer).move
 
     def copy(self, move: MoveId, transfer: Transfer) -> None:
         """Pictures have no memory."""
 
     def arrive(self, move: MoveId) -> Step:
-        return self._did("end", lambda s: end(s, move), move=move)
+        return self._did("end_move", lambda s: end_move(s, move), move=move)
 
     def give_up(self, move: MoveId) -> Step:
-        return self._did("fail", lambda s: fail(s, move), move=move)
+        return self._did("fail_move", lambda s: fail_move(s, move), move=move)
 
     def transfer(self, history: str, start: int, target: Residency) -> Transfer:
         """Of the node of this history that begins there."""
@@ -169,7 +169,7 @@ class Scene:
     def carry_out(self, receipt: Receipt) -> list[Transfer]:
         """All moves that a promise needs, one after another; then it is settled."""
         done = [carried.transfer for carried in exchange(self, receipt)]
-        self._did("settle", lambda s: settle(s, receipt), receipt=receipt)
+        self._did("settle_promise", lambda s: settle_promise(s, receipt), receipt=receipt)
         return done
 
     def serve(self, history: str) -> Receipt:

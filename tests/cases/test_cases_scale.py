@@ -29,13 +29,13 @@ from penelope.policy import (
     evict,
     insert,
     match,
+    named_policy,
     pack,
-    policy,
     release,
 )
 from tests.cases.scene import Scene
 
-HEAD: Final = policy("penelope")
+HEAD: Final = named_policy("penelope")
 
 
 def crowd(histories: int, length: int = 1) -> State:
@@ -139,7 +139,7 @@ def test_case_67_with_everything_locked_a_refusal_looks_at_no_node() -> None:
 @pytest.mark.parametrize("name", ["penelope", "sglang-lru"])
 def test_case_68_a_history_grown_by_a_block_a_turn_for_twenty_thousand_turns(name: str) -> None:
     turns = 20_000 if name == "penelope" else 500
-    state = empty(Config(turns * 2, 1, 1, *policy(name)))
+    state = empty(Config(turns * 2, 1, 1, *named_policy(name)))
     whole = pack(range(turns))
     done = acquire(state, match(state, pack([])))
     state = done.state
@@ -156,7 +156,7 @@ def test_case_68_a_history_grown_by_a_block_a_turn_for_twenty_thousand_turns(nam
 
 
 def test_case_68_a_deep_tree_can_be_shown_compared_copied_hashed_and_pickled() -> None:
-    state = empty(Config(3_000, 1, 1, *policy("sglang-lru")))
+    state = empty(Config(3_000, 1, 1, *named_policy("sglang-lru")))
     whole = pack(range(3_000))
     for turn in range(1, 1_501):  # node by node: this policy keeps every boundary
         state = insert(state, Key(whole[: 8 * turn])).state

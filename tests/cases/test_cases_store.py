@@ -21,12 +21,12 @@ from penelope.policy import (
     Residency,
     State,
     Transfer,
-    begin,
-    end,
+    begin_move,
+    end_move,
     next_demotion,
     next_transfer,
     pack,
-    settle,
+    settle_promise,
 )
 from penelope.runtime.cache import Cache
 from penelope.runtime.replay import arms
@@ -193,14 +193,14 @@ def test_case_56_two_exchanges_share_the_buffer_and_both_end_however_they_interl
     while pending:
         state = pending.pop()
         assert check_state(state) == []
-        following = [end(state, move).state for move in state.moves]
+        following = [end_move(state, move).state for move in state.moves]
         for receipt in (one, other):
             lease = state.leases[receipt.id]
             if not lease.due and not lease.promote:
                 continue
             transfer = next_transfer(state, receipt)
             if transfer is not None:
-                following.append(begin(state, transfer).state)
+                following.append(begin_move(state, transfer).state)
             elif not any(move.receipt == receipt.id for move in state.moves.values()):
                 following += [done] if (done := settled(state, receipt)) else []
         finished = not state.totals.due and not state.totals.promote and not state.moves
@@ -218,7 +218,7 @@ def test_case_56_two_exchanges_share_the_buffer_and_both_end_however_they_interl
 def settled(state: State, receipt: Receipt) -> State | None:
     """Once its moves are done; None while it waits for those of the other."""
     try:
-        return settle(state, receipt).state
+        return settle_promise(state, receipt).state
     except InsufficientSpace:
         return None
 

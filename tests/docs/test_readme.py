@@ -14,8 +14,8 @@ import pytest
 
 from penelope import cli
 from penelope.commands.group import penelope as group
+from penelope.cost import predicted_speedup, preset
 from penelope.policy import POLICIES
-from penelope.policy.cost import predicted_speedup, preset
 from penelope.sglang_adapter import options
 from tests.docs.documents import README, ROOT, blocks, table
 

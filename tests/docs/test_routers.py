@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penelope.policy.cost import preset
+from penelope.cost import preset
 from penelope.runtime.announcing import Announce
 from tests.docs.documents import DOCS, blocks
 from tests.routers.feeding import SCORES

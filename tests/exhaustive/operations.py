@@ -20,12 +20,12 @@ from penelope.policy import (
     Transfer,
     acquire,
     admit,
-    begin,
+    begin_move,
     checkpoint,
-    end,
+    end_move,
     evict,
-    fail,
-    forgo,
+    fail_move,
+    forgo_promise,
     insert,
     line_up,
     match,
@@ -38,7 +38,7 @@ from penelope.policy import (
     reserve,
     reset,
     retire,
-    settle,
+    settle_promise,
     touch,
 )
 from penelope_spec import Facts
@@ -176,15 +176,30 @@ def _of_receipt(state: State, receipt: Receipt, histories: list[Tokens]) -> Iter
             {**facts, "units": units},
         )
     if state.config.host_capacity:
-        yield Operation("settle", f"settle({who})", partial(settle, receipt=receipt), facts)
-        yield Operation("forgo", f"forgo({who})", partial(forgo, receipt=receipt), facts, True)
+        yield Operation(
+            "settle_promise",
+            f"settle_promise({who})",
+            partial(settle_promise, receipt=receipt),
+            facts,
+        )
+        yield Operation(
+            "forgo_promise",
+            f"forgo_promise({who})",
+            partial(forgo_promise, receipt=receipt),
+            facts,
+            True,
+        )
 
 
 def _moves(state: State, limits: Limits) -> Iterator[Operation]:
     for move in state.moves:
         facts: Facts = {"move": move}
-        yield Operation("end", f"end(move {move})", partial(end, move=move), facts, True)
-        yield Operation("fail", f"fail(move {move})", partial(fail, move=move), facts, True)
+        yield Operation(
+            "end_move", f"end_move(move {move})", partial(end_move, move=move), facts, True
+        )
+        yield Operation(
+            "fail_move", f"fail_move(move {move})", partial(fail_move, move=move), facts, True
+        )
     for node in state.nodes.values():
         if node.residency is Residency.DEVICE and node.locks:
             yield _begin(Transfer(node.id, node.start, node.end, Residency.HOST), sure=False)
@@ -199,9 +214,9 @@ def _moves(state: State, limits: Limits) -> Iterator[Operation]:
 
 def _begin(transfer: Transfer, *, sure: bool) -> Operation:
     return Operation(
-        "begin",
-        f"begin([{transfer.start}, {transfer.end}) to the {transfer.target.value})",
-        partial(begin, transfer=transfer),
+        "begin_move",
+        f"begin_move([{transfer.start}, {transfer.end}) to the {transfer.target.value})",
+        partial(begin_move, transfer=transfer),
         {"transfer": transfer},
         sure,
     )

@@ -79,9 +79,18 @@ def test_the_fast_worlds_meet_what_matters() -> None:
         "retired history",
     }
     accepted = "insert touch acquire admit release checkpoint refill reserve evict reset"
-    accepted += " begin end fail settle forgo line_up retire"
+    accepted += " begin_move end_move fail_move settle_promise forgo_promise line_up retire"
     assert {name for name in accepted.split() if done[name] < 20} == set()
-    refused = ("insert", "admit", "checkpoint", "reserve", "evict", "reset", "refill", "settle")
+    refused = (
+        "insert",
+        "admit",
+        "checkpoint",
+        "reserve",
+        "evict",
+        "reset",
+        "refill",
+        "settle_promise",
+    )
     assert {name for name in refused if done[f"{name} refused"] < 20} == set()
 
 

@@ -15,7 +15,7 @@ from benchmarks import single_request
 from benchmarks.kernel_free import checking, timing
 from benchmarks.kernel_free.attention import choose, plain
 from benchmarks.kernel_free.model import Model, Piece, Shape, steps
-from penelope.policy.cost import preset
+from penelope.cost import preset
 
 CPU = torch.device("cpu")
 TINY = Shape(**single_request.TINY)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 from benchmarks.kernel_free.timing import FRACTION, PAPER
-from penelope.policy.cost import predict
+from penelope.cost import predict
 from tests.gpu.scenes import BLOCK, Scene, ask, set_up
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sglang, pytest.mark.timeout(1200)]

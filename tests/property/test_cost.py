@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penelope.policy.cost import CostModel, predict
+from penelope.cost import CostModel, predict
 
 models = st.fractions(min_value=0, max_value=10**6).map(lambda c: CostModel("m", c, 2, 4, 8))
 positions = st.integers(0, 10**7)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penelope.policy import POLICIES, Config, Key, Refused, Residency, pack, policy
+from penelope.policy import POLICIES, Config, Key, Refused, Residency, named_policy, pack
 from penelope.runtime import symbolic
 from penelope.runtime.cache import Cache, Request
 from penelope.runtime.store import StoreError
@@ -76,7 +76,9 @@ class Engine(RuleBasedStateMachine):
         host = swap + page * host_pages if swap else 0
         self.page = page
         self.store = UnreliableStore(capacity, host)
-        config = Config(capacity, page, block, *policy(name), host_capacity=host, swap_buffer=swap)
+        config = Config(
+            capacity, page, block, *named_policy(name), host_capacity=host, swap_buffer=swap
+        )
         self.cache = Cache(config, self.store)
         self.histories: list[list[int]] = [[]]
         self.running: list[Running] = []

@@ -31,9 +31,9 @@ from penelope.policy import (
     evict,
     insert,
     match,
+    named_policy,
     pack,
     plan_matched,
-    policy,
     refill,
 )
 from penelope.runtime.exchange import Carried
@@ -135,7 +135,7 @@ class Serving:
         assert not mirror.state.moves
         if not before.config.host_capacity:
             assert dropped == evict(before, units).freed
-        elif failed == self.failed and policy("penelope") == (
+        elif failed == self.failed and named_policy("penelope") == (
             before.config.position,
             before.config.granularity,
         ):
@@ -202,7 +202,7 @@ def configs(draw: st.DrawFn) -> Config:
     block = draw(st.integers(1, 3))
     host, swap = draw(st.sampled_from([(0, 0), (0, 0), (4, block), (12, block), (24, 2 * block)]))
     name = draw(st.sampled_from(["penelope"] * 3 + ["tail-block"] + ([] if host else [*POLICIES])))
-    position, granularity = policy(name)
+    position, granularity = named_policy(name)
     return Config(
         page * draw(st.integers(8, 24)),
         page,
@@ -321,12 +321,12 @@ def test_what_a_plan_says_follows_from_its_match() -> None:
 
 
 def test_a_match_that_leaves_is_not_planned_around() -> None:
-    from penelope.policy import begin, next_demotion
+    from penelope.policy import begin_move, next_demotion
 
     config = Config(8, 1, 2, host_capacity=4, swap_buffer=2)
     state = insert(empty(config), pack([1, 2, 3, 4])).state
     transfer = next_demotion(state, 2)
     assert transfer is not None
-    state = begin(state, transfer).state
+    state = begin_move(state, transfer).state
     with pytest.raises(InFlight):
         admit(state, plan_matched(match(state, pack([1, 2, 3, 4, 5]))))

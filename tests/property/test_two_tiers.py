@@ -32,26 +32,26 @@ from penelope.policy import (
     Transfer,
     UnknownMove,
     admit,
-    begin,
+    begin_move,
     checkpoint,
     empty,
-    end,
+    end_move,
     evict,
-    fail,
+    fail_move,
     insert,
     line_up,
     match,
+    named_policy,
     next_demotion,
     next_transfer,
     ordering,
     pack,
     plan,
-    policy,
     refill,
     release,
     reserve,
     retire,
-    settle,
+    settle_promise,
     touch,
 )
 from tests.property.tiers import Driver, audit, drawn_config, dropped, resident
@@ -121,7 +121,7 @@ def anything(random: Random, state: State, units: list[int]) -> State:
     if act == "admit":
         return admit(state, plan(state, pack(units))).state
     transfer = next_demotion(state, random.randrange(1, 5))
-    return state if transfer is None else begin(state, transfer).state
+    return state if transfer is None else begin_move(state, transfer).state
 
 
 @given(RANDOM, st.integers(5, 40))
@@ -138,7 +138,7 @@ def test_what_is_in_flight_is_not_lost_nor_moved_again(random: Random, steps: in
             kept = resident(state)
             target = state.moves[move].target
             failed = random.random() < 0.4
-            state = (fail if failed else end)(state, move).state
+            state = (fail_move if failed else end_move)(state, move).state
             for page in before.pop(move):
                 kept[page] = kept[page] if failed else target
             assert resident(state) == kept
@@ -156,9 +156,9 @@ def test_what_is_in_flight_is_not_lost_nor_moved_again(random: Random, steps: in
             if node.move is not None:
                 other = HOST if node.residency is DEVICE else DEVICE
                 with pytest.raises(NothingToMove):
-                    begin(state, Transfer(node.id, node.start, node.end, other))
+                    begin_move(state, Transfer(node.id, node.start, node.end, other))
     for move in list(state.moves):
-        state = end(state, move).state
+        state = end_move(state, move).state
         audit(state)
     assert not any(node.move for node in state.nodes.values())
 
@@ -169,7 +169,7 @@ def test_a_span_that_is_split_while_it_moves_arrives_whole() -> None:
     state = insert(empty(config), pack([1, 2, 3, 4, 5, 6, 7, 8])).state
     transfer = next_demotion(state, 8)
     assert transfer is not None
-    begun = begin(state, transfer)
+    begun = begin_move(state, transfer)
     # Another history leaves this one in the middle of what is being copied, by way of a lock: an
     # insert that offered what is moving would be refused.
     with pytest.raises(InFlight):
@@ -177,24 +177,24 @@ def test_a_span_that_is_split_while_it_moves_arrives_whole() -> None:
     state = insert(begun.state, pack([1, 2, 3, 4, 9, 9]), start=4).state
     assert len([n for n in state.nodes.values() if n.move == begun.move]) == 2
     audit(state)
-    ended = end(state, begun.move)
+    ended = end_move(state, begun.move)
     arrived = [(e.start, e.end) for e in ended.effects if isinstance(e, Moved)]
     assert arrived == [(0, 4), (4, 8)]
     spans = match(ended.state, pack([1, 2, 3, 4, 5, 6, 7, 8]), at_most=8).spans
     assert [(s.start, s.end, s.residency) for s in spans] == [(0, 4, HOST), (4, 8, HOST)]
     audit(ended.state)
-    back = fail(state, begun.move).state
+    back = fail_move(state, begun.move).state
     assert set(resident(back).values()) == {DEVICE}
     audit(back)
 
 
-@pytest.mark.parametrize("first", [end, fail])
-@pytest.mark.parametrize("late", [end, fail])
+@pytest.mark.parametrize("first", [end_move, fail_move])
+@pytest.mark.parametrize("late", [end_move, fail_move])
 def test_a_late_completion_is_refused(first: object, late: object) -> None:
     state = insert(empty(Config(8, block_size=1, host_capacity=5, swap_buffer=1)), pack([1])).state
     transfer = next_demotion(state, 1)
     assert transfer is not None
-    begun = begin(state, transfer)
+    begun = begin_move(state, transfer)
     done = first(begun.state, begun.move).state  # type: ignore[operator]
     with pytest.raises(UnknownMove, match=f"move {begun.move} is not in flight"):
         late(done, begun.move)  # type: ignore[operator]
@@ -242,10 +242,10 @@ class Side:
 
     def move(self, receipt: Receipt) -> None:
         while (transfer := next_transfer(self.state, receipt)) is not None:
-            begun = begin(self.state, transfer)
-            self.state = end(begun.state, begun.move).state
+            begun = begin_move(self.state, transfer)
+            self.state = end_move(begun.state, begun.move).state
             self.moved += 1
-        self.take(settle(self.state, receipt))
+        self.take(settle_promise(self.state, receipt))
 
     def line_up(self, waiting: list[list[int]], overtakes: bool) -> None:
         """These wait in the end; those who waited before stand for themselves."""
@@ -321,7 +321,7 @@ def splits(total: int, page: int, block: int) -> list[tuple[int, int, int]]:
 
 
 def tiered(random: Random, name: str, total: int, page: int, block: int) -> list[Side]:
-    position, granularity = policy(name)
+    position, granularity = named_policy(name)
     order = ordering(name)[0]
     linear = random.choice([0, 0, 6])
     sticky = random.random() < 0.3
@@ -404,7 +404,7 @@ def test_no_host_or_one_that_is_all_buffer_is_one_tier(
     random: Random, name: str, steps: int
 ) -> None:
     """Not only what goes: every effect, node for node, and every order."""
-    position, granularity = policy(name)
+    position, granularity = named_policy(name)
     one = Config(24, 1, random.choice([1, 2, 3]), position, granularity, random.random() < 0.3)
     swap = one.block_size * random.choice([1, 2])
     two = replace(one, host_capacity=swap, swap_buffer=swap)
@@ -446,8 +446,8 @@ def test_a_hole_and_a_host_span_come_back_in_one_admission() -> None:
     transfer = next_demotion(state, 6)
     assert transfer == (transfer[0], 0, 6, HOST, None) if transfer else False
     assert transfer is not None
-    begun = begin(state, transfer)
-    state = evict(end(begun.state, begun.move).state, 3).state
+    begun = begin_move(state, transfer)
+    state = evict(end_move(begun.state, begun.move).state, 3).state
     where = [(s.end, s.residency) for s in match(state, pack(history), at_most=10).spans]
     assert where == [(3, HOLE), (6, HOST), (10, DEVICE)]
     planned = plan(state, pack([*history, 10]))

@@ -34,23 +34,23 @@ from penelope.policy import (
     Transfer,
     UnknownMove,
     admit,
-    begin,
+    begin_move,
     checkpoint,
     empty,
-    end,
+    end_move,
     evict,
-    fail,
-    forgo,
+    fail_move,
+    forgo_promise,
     insert,
     match,
+    named_policy,
     next_transfer,
     pack,
     plan,
-    policy,
     refill,
     release,
     reserve,
-    settle,
+    settle_promise,
     touch,
 )
 
@@ -159,7 +159,7 @@ def drawn_config(random: Random, names: Sequence[str] = tuple(POLICIES)) -> Conf
     """A small cache, with a host that is smaller, as large or larger, or all buffer."""
     page = random.choice([1, 1, 2])
     block = page * random.choice([1, 2, 3])
-    position, granularity = policy(random.choice(names))
+    position, granularity = named_policy(random.choice(names))
     device = page * random.choice([8, 12, 20])
     swap = block * random.choice([1, 1, 2])
     keeps = random.choice([0, 3 * page, device, device, 2 * device])
@@ -315,13 +315,13 @@ class Driver:
             left -= 1
             assert left, "the plan does not end"
             if not self.move(transfer) and self.random.random() < 0.3:
-                give_up = release if release_it else forgo
+                give_up = release if release_it else forgo_promise
                 self.state = give_up(self.state, receipt).state
                 self.seen["given up"] += 1
                 assert resident(self.state).keys() == kept
                 audit(self.state)
                 return False
-        self.state = settle(self.state, receipt).state
+        self.state = settle_promise(self.state, receipt).state
         audit(self.state)
         assert resident(self.state).keys() == kept, "moves drop nothing"
         if clean:  # T2, T3
@@ -331,7 +331,7 @@ class Driver:
     def move(self, transfer: Transfer) -> bool:
         """Begin a move and end or fail it; in neither case is anything lost."""
         before = resident(self.state)
-        begun = begin(self.state, transfer)
+        begun = begin_move(self.state, transfer)
         audit(begun.state)
         assert resident(begun.state) == before, "what is in flight is where it was"
         assert begun.state.staged <= begun.state.config.swap_buffer
@@ -339,13 +339,13 @@ class Driver:
             self.seen["swapped"] += 1
         moving = begun.state.moves[begun.move]
         if self.random.random() < self.failing:
-            self.state = fail(begun.state, begun.move).state
+            self.state = fail_move(begun.state, begun.move).state
             assert resident(self.state) == before
             self._has_ended(begun.move)
             self.seen["failed"] += 1
             audit(self.state)
             return False
-        self.state = end(begun.state, begun.move).state
+        self.state = end_move(begun.state, begun.move).state
         after = resident(self.state)
         assert after.keys() == before.keys()
         changed = [page for page in after if after[page] is not before[page]]
@@ -357,7 +357,7 @@ class Driver:
         return True
 
     def _has_ended(self, move: MoveId) -> None:
-        for late in (end, fail):
+        for late in (end_move, fail_move):
             try:
                 late(self.state, move)
             except UnknownMove:

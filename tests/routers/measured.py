@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penelope.cost import preset
 from penelope.policy import pack
-from penelope.policy.cost import preset
 from penelope.routing import Candidate, FleetIndex, candidates, choose, quote
 from penelope.runtime.announcing import Announce
 from tests.routers.dynamo_tree import DynamoTree

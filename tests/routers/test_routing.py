@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penelope.policy.cost import CostModel, preset
+from penelope.cost import CostModel, preset
 from penelope.routing import (
     Candidate,
     FleetIndex,

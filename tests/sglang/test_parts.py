@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from penelope import policy
-from penelope.policy import InvalidConfigError, Key, Namespace, State, cost
+from penelope.cost import PRESET_CONFIGS
+from penelope.policy import InvalidConfigError, Key, Namespace, State
 from penelope.sglang_adapter import compat, models, options, refusals, serve
 from penelope.sglang_adapter.options import DOCUMENTED, Options
 from penelope.sglang_adapter.paths import covered, pack_tokens
@@ -75,7 +76,7 @@ def test_the_cost_of_a_token_is_read_off_the_model_or_refused() -> None:
     def model(config: dict[str, object]) -> SimpleNamespace:
         return SimpleNamespace(hf_text_config=SimpleNamespace(to_dict=lambda: config))
 
-    preset = dict(cost.PRESET_CONFIGS["qwen3-8b"])
+    preset = dict(PRESET_CONFIGS["qwen3-8b"])
     assert models.linear_cost(model(preset)) == 23_552
     for unknown in ({"model_type": "qwen3"}, {"model_type": "mamba"}, {}):
         with pytest.raises(compat.UnsupportedError, match=r"choose PENELOPE_ORDER=lru$"):
@@ -316,9 +317,9 @@ def test_placement_events_rebuild_what_is_announced(host: int, mode: str) -> Non
 
     def move(transfer: policy.Transfer) -> None:
         nonlocal state, moved
-        begun = policy.begin(state, transfer)
+        begun = policy.begin_move(state, transfer)
         state = router.follow(state, begun.state, begun.effects)
-        ended = policy.end(state, begun.move)
+        ended = policy.end_move(state, begun.move)
         state = router.follow(state, *ended)
         moved += 1
 

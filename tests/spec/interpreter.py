@@ -59,10 +59,10 @@ class Interpreter:
             self._follow(effects)
         elif transition == "reset":
             self._do(RESET, lambda now: now.clear())
-        elif transition == "begin":
+        elif transition == "begin_move":
             self._follow(effects)
-        elif transition in ("end", "fail"):
-            self._end_of_move(transition == "end")
+        elif transition in ("end_move", "fail_move"):
+            self._end_of_move(transition == "end_move")
             self._follow(effects)
         elif transition in ("touch", "acquire", "admit"):
             rest = self._reach(effects)

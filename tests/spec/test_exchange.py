@@ -15,10 +15,10 @@ from penelope.policy import (
     Residency,
     State,
     admit,
-    begin,
+    begin_move,
     checkpoint,
     empty,
-    end,
+    end_move,
     evict,
     insert,
     next_demotion,
@@ -28,7 +28,7 @@ from penelope.policy import (
     refill,
     release,
     reserve,
-    settle,
+    settle_promise,
 )
 from penelope_spec.logic import Truth
 from penelope_spec.smt import true_of
@@ -74,13 +74,13 @@ def exchanges(config: Config, seed: int) -> Iterator[tuple[State, Receipt]]:
         state = done.state
         if done.pending:
             yield state, done.receipt
-        state = settle(carried(state, done.receipt), done.receipt).state
+        state = settle_promise(carried(state, done.receipt), done.receipt).state
         grown = 1 + chance.randrange(2 * config.page_size)  # an output: any number of units
         with suppress(Refused):
             state = reserve(state, done.receipt, grown).state
             if state.leases[done.receipt.id].due:
                 yield state, done.receipt
-            state = settle(carried(state, done.receipt), done.receipt).state
+            state = settle_promise(carried(state, done.receipt), done.receipt).state
         for start, stop in planned.holes:
             state = refill(state, done.receipt, start, stop).state
         state = checkpoint(state, done.receipt, pack(units)).state
@@ -103,12 +103,12 @@ def test_every_exchange_goes_as_the_lemmas_say() -> None:
                         now["due"] + now["promote"] - now["free"],
                         state.nodes[transfer.node].length // config.page_size,
                     )
-                    begun = begin(state, transfer)
-                    state = end(begun.state, begun.move).state
+                    begun = begin_move(state, transfer)
+                    state = end_move(begun.state, begun.move).state
                     assert holds(PLAN.sound(), **numbers(state, receipt)), now
                     promoted, demoted = promoted + promotes, demoted + (not promotes)
                     staged += state.staged > 0
-                state = settle(state, receipt).state
+                state = settle_promise(state, receipt).state
                 assert state.staged == 0
     assert min(promoted, demoted) > 50
     assert staged > 10
@@ -141,7 +141,7 @@ def test_the_next_demotion_may_always_begin() -> None:
             state = done.after
             transfer = next_demotion(state, config.page_size)
             if transfer is not None and state.host_used + transfer.length <= config.host_capacity:
-                begin(state, transfer)
+                begin_move(state, transfer)
                 begun += 1
             elif transfer is None:
                 assert all(
@@ -161,8 +161,8 @@ def test_the_buffer_is_never_filled_by_one_block_more() -> None:
     state = done.state
     most = 0
     while (transfer := next_transfer(state, done.receipt)) is not None:
-        begun = begin(state, transfer)
-        state = end(begun.state, begun.move).state
+        begun = begin_move(state, transfer)
+        state = end_move(begun.state, begun.move).state
         most = max(most, state.staged)
     assert 0 < most <= state.config.swap_buffer
 
@@ -179,7 +179,7 @@ def test_a_span_that_is_read_may_not_leave() -> None:
         node=locked.id, start=locked.start, end=locked.end
     )
     with pytest.raises(Refused, match="in use"):
-        begin(state, transfer)
+        begin_move(state, transfer)
 
 
 def test_what_is_promoted_is_on_the_host_no_more() -> None:
@@ -203,8 +203,8 @@ def test_the_order_of_drops_is_not_decided_per_tier() -> None:
     state = insert(_small(), pack([1] * 4)).state
     state = insert(state, pack([2] * 4)).state
     older = required(next_demotion(state, 4))
-    begun = begin(state, older)
-    state = end(begun.state, begun.move).state
+    begun = begin_move(state, older)
+    state = end_move(begun.state, begun.move).state
     state = insert(state, pack([3] * 4)).state
     dropped = evict(state, 4)
     left = {bytes(n.key[:4]) for n in dropped.state.nodes.values() if n.parent is not None}

@@ -27,12 +27,12 @@ from penelope.policy import (
     Transfer,
     acquire,
     admit,
-    begin,
+    begin_move,
     checkpoint,
-    end,
+    end_move,
     evict,
-    fail,
-    forgo,
+    fail_move,
+    forgo_promise,
     insert,
     line_up,
     match,
@@ -43,7 +43,7 @@ from penelope.policy import (
     reserve,
     reset,
     retire,
-    settle,
+    settle_promise,
     touch,
 )
 from penelope_spec import Facts, check_state
@@ -66,10 +66,10 @@ def attempts(chance: random.Random, state: State, earlier: State) -> Iterator[Tr
     held: Facts = {"receipt": receipt}
     taken: Facts = {"move": number}
     yield "release", lambda: release(state, receipt), held
-    yield "settle", lambda: settle(state, receipt), held
-    yield "forgo", lambda: forgo(state, receipt), held
-    yield "end", lambda: end(state, number), taken
-    yield "fail", lambda: fail(state, number), taken
+    yield "settle_promise", lambda: settle_promise(state, receipt), held
+    yield "forgo_promise", lambda: forgo_promise(state, receipt), held
+    yield "end_move", lambda: end_move(state, number), taken
+    yield "fail_move", lambda: fail_move(state, number), taken
     yield "reset", lambda: reset(state), {}
     need = chance.randrange(-1, state.evictable + 3)
     yield "evict", lambda: evict(state, need), {"need": need}
@@ -103,7 +103,7 @@ def with_a_node(chance: random.Random, state: State, node: Node) -> Iterator[Try
     start = chance.randrange(node.start, node.end)
     stop = chance.randrange(start + 1, node.end + 2)
     transfer = Transfer(node.id, start, stop, chance.choice((Residency.DEVICE, Residency.HOST)))
-    yield "begin", lambda: begin(state, transfer), {"transfer": transfer}
+    yield "begin_move", lambda: begin_move(state, transfer), {"transfer": transfer}
 
 
 def with_a_match(node: Node, state: State, source: State) -> Iterator[Try]:

@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 
+from penelope.cost import CostModel
 from penelope.policy import Config, acquire, empty, evict, insert, match, pack
-from penelope.policy.cost import CostModel
 from penelope.policy.eviction import head_target, tail_target
 from penelope_spec import INVARIANTS
 from penelope_spec.arithmetic import Arithmetic

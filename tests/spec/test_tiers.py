@@ -22,12 +22,12 @@ from penelope.policy import (
     Totals,
     Transfer,
     admit,
-    begin,
+    begin_move,
     checkpoint,
     empty,
-    end,
+    end_move,
     evict,
-    fail,
+    fail_move,
     insert,
     match,
     next_demotion,
@@ -35,7 +35,7 @@ from penelope.policy import (
     pack,
     plan,
     release,
-    settle,
+    settle_promise,
     touch,
 )
 from penelope_spec import (
@@ -68,7 +68,7 @@ def settled() -> State:
     state = insert(state, pack(RIGHT)).state
     state = touch(state, match(state, pack(LEFT), at_most=12)).state
     done = admit(state, plan(state, pack(OTHER)))
-    state = settle(carried(done.state, done.receipt), done.receipt).state
+    state = settle_promise(carried(done.state, done.receipt), done.receipt).state
     state = checkpoint(state, done.receipt, pack(OTHER)).state
     return release(state, done.receipt).state
 
@@ -76,8 +76,8 @@ def settled() -> State:
 def carried(state: State, receipt: Receipt, until: Residency | None = None) -> State:
     """All transfers of the receipt, one after another; `until` stops before one to that tier."""
     while (transfer := next_transfer(state, receipt)) is not None and transfer.target is not until:
-        begun = begin(state, transfer)
-        state = end(begun.state, begun.move).state
+        begun = begin_move(state, transfer)
+        state = end_move(begun.state, begun.move).state
     return state
 
 
@@ -93,8 +93,8 @@ def moving() -> State:
     state = admit(state, plan(state, pack([*RIGHT, 1]))).state
     (receipt,) = (Receipt(number) for number in state.leases)
     state = carried(state, receipt, until=DEVICE)
-    state = begin(state, required(next_transfer(state, receipt))).state
-    return begin(state, required(next_demotion(state, 2))).state
+    state = begin_move(state, required(next_transfer(state, receipt))).state
+    return begin_move(state, required(next_demotion(state, 2))).state
 
 
 def required(transfer: Transfer | None) -> Transfer:
@@ -266,15 +266,15 @@ def failed_promotion_drops() -> Step:
     """Neither the device copy is taken nor the host copy kept."""
     before = moving()
     number = ended(before)
-    done = fail(before, number)
+    done = fail_move(before, number)
     after = changed(done.state, arriving(before), residency=Residency.HOLE)
-    return Step(before, after, "fail", {"effects": done.effects, "move": number})
+    return Step(before, after, "fail_move", {"effects": done.effects, "move": number})
 
 
 def failure_forgets_to_tell() -> Step:
     before = moving()
-    done = end(before, ended(before))
-    return Step(before, done.state, "fail", {"effects": (), "move": ended(before)})
+    done = end_move(before, ended(before))
+    return Step(before, done.state, "fail_move", {"effects": (), "move": ended(before)})
 
 
 def move_gives_kv_to_a_hole() -> Step:
@@ -282,7 +282,7 @@ def move_gives_kv_to_a_hole() -> Step:
     (hole,) = (n for n in before.nodes.values() if n.residency is Residency.HOLE and n.parent)
     after = changed(before, hole.id, residency=HOST)
     transfer = required(next_demotion(before, 1))
-    return Step(before, after, "begin", {"effects": (), "transfer": transfer})
+    return Step(before, after, "begin_move", {"effects": (), "transfer": transfer})
 
 
 def demotes_what_is_locked() -> Step:
@@ -293,7 +293,7 @@ def demotes_what_is_locked() -> Step:
     after = changed(before, node.id, move=number)
     effects = (Copy(number, node.id, 2, 4, HOST),)
     transfer = Transfer(node.id, 2, 4, HOST)
-    return Step(before, after, "begin", {"effects": effects, "transfer": transfer})
+    return Step(before, after, "begin_move", {"effects": effects, "transfer": transfer})
 
 
 def drops_by_tier() -> Step:
@@ -338,8 +338,8 @@ def test_every_step_invariant_has_a_broken_step() -> None:
 
 def test_a_host_copy_that_gives_way_is_not_lost() -> None:
     """Output that meets a host copy: the device copy is adopted, the host slots are free."""
-    begun = begin(settled(), required(next_demotion(settled(), 4)))
-    before = end(begun.state, begun.move).state
+    begun = begin_move(settled(), required(next_demotion(settled(), 4)))
+    before = end_move(begun.state, begun.move).state
     done = insert(before, pack(LEFT[:2]))
     freed = [effect for effect in done.effects if isinstance(effect, Free)]
     assert sum(effect.end - effect.start for effect in freed) == 2
@@ -350,8 +350,8 @@ def test_a_host_copy_that_gives_way_is_not_lost() -> None:
 def test_more_kv_than_both_tiers_keep_is_dropped_alike_in_one_tier() -> None:
     """What stands in the swap buffer outside an exchange counts against the two tiers together."""
     state = insert(empty(Config(2, 1, 1, host_capacity=1, swap_buffer=1)), pack([0])).state
-    begun = begin(state, required(next_demotion(state, 1)))
-    before = insert(end(begun.state, begun.move).state, pack([1, 0])).state
+    begun = begin_move(state, required(next_demotion(state, 1)))
+    before = insert(end_move(begun.state, begun.move).state, pack([1, 0])).state
     assert before.logical_used > before.config.logical_capacity
     planned = plan(before, pack([0]), extra=1)
     done = admit(before, planned)
@@ -360,17 +360,17 @@ def test_more_kv_than_both_tiers_keep_is_dropped_alike_in_one_tier() -> None:
 
 
 def test_a_promise_that_cannot_be_kept_is_named() -> None:
-    """`settle` may be refused while there is something to move, and then only."""
+    """`settle_promise` may be refused while there is something to move, and then only."""
     state = moving()
     (number,) = state.leases
     error = InsufficientSpace("no")
     facts: Facts = {"receipt": Receipt(number)}
-    assert check_refused(state, "settle", error, **facts) == []
+    assert check_refused(state, "settle_promise", error, **facts) == []
     for move in list(state.moves):
-        state = end(state, move).state
-    assert check_refused(state, "settle", error, **facts) == []
+        state = end_move(state, move).state
+    assert check_refused(state, "settle_promise", error, **facts) == []
     state = carried(state, Receipt(number))
-    (violation,) = check_refused(state, "settle", error, **facts)
+    (violation,) = check_refused(state, "settle_promise", error, **facts)
     assert violation.invariant == "progress"
     assert violation.text.endswith("there is nothing to move")
 

@@ -18,14 +18,14 @@ from penelope.policy import (
     Refused,
     Residency,
     Transfer,
-    begin,
-    end,
-    fail,
-    forgo,
+    begin_move,
+    end_move,
+    fail_move,
+    forgo_promise,
     next_demotion,
     next_transfer,
     pack,
-    settle,
+    settle_promise,
 )
 from tests.spec.worlds import Action, Done, Running, World
 
@@ -84,53 +84,53 @@ class Tiered(World):
 
     def _begin(self, transfer: Transfer) -> Iterator[Done]:
         try:
-            done = begin(self.state, transfer)
+            done = begin_move(self.state, transfer)
         except Refused as error:
-            yield self._not("begin", error, transfer=transfer)
+            yield self._not("begin_move", error, transfer=transfer)
         else:
-            yield self._did(done.state, "begin", done.effects, transfer=transfer)
+            yield self._did(done.state, "begin_move", done.effects, transfer=transfer)
 
     def _end(self) -> Iterator[Done]:
         moves = sorted(self.state.moves)
         if moves:
             number = self.random.choice(moves)
-            done = end(self.state, number)
-            yield self._did(done.state, "end", done.effects, move=number)
+            done = end_move(self.state, number)
+            yield self._did(done.state, "end_move", done.effects, move=number)
 
     def _fail(self) -> Iterator[Done]:
         moves = sorted(self.state.moves)
         if moves:
             number = self.random.choice(moves)
-            done = fail(self.state, number)
-            yield self._did(done.state, "fail", done.effects, move=number)
+            done = fail_move(self.state, number)
+            yield self._did(done.state, "fail_move", done.effects, move=number)
 
     def _late(self) -> Iterator[Done]:
         """A completion that comes a second time."""
         number = MoveId(self.random.randrange(self.state.next_move + 1))
         if number not in self.state.moves:
             try:
-                end(self.state, number)
+                end_move(self.state, number)
             except Refused as error:
-                yield self._not("end", error, move=number)
+                yield self._not("end_move", error, move=number)
 
     def _settle(self) -> Iterator[Done]:
         waiting = self._waiting()
         if waiting:
             receipt = self.random.choice(waiting).receipt
             try:
-                done = settle(self.state, receipt)
+                done = settle_promise(self.state, receipt)
             except Refused as error:
-                yield self._not("settle", error, receipt=receipt)
+                yield self._not("settle_promise", error, receipt=receipt)
             else:
-                yield self._did(done.state, "settle", done.effects, receipt=receipt)
+                yield self._did(done.state, "settle_promise", done.effects, receipt=receipt)
 
     def _forgo(self) -> Iterator[Done]:
         """Giving up, and going on all the same, with what it matched still on the host."""
         waiting = self._waiting()
         if waiting:
             one = self.random.choice(waiting)
-            done = forgo(self.state, one.receipt)
-            yield self._did(done.state, "forgo", done.effects, receipt=one.receipt)
+            done = forgo_promise(self.state, one.receipt)
+            yield self._did(done.state, "forgo_promise", done.effects, receipt=one.receipt)
             if self.random.random() < 0.5:
                 yield from self._offer(one, one.plan.match.end)
 

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from penelope.cost import CostModel
 from penelope.policy import POLICIES, UNIT_BYTES, Key, pack
-from penelope.policy.cost import CostModel
 from penelope.runtime.replay.caches import CoreCache
 from penelope.runtime.replay.compare import Setting
 from penelope.runtime.replay.server import Job, Scheduler, Server, Timing

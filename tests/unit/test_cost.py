@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penelope.policy import cost, hf_config
+from penelope.cost import hf_config
+from penelope.cost import model as cost
 
 DENSE: dict[str, Any] = {
     "model_type": "llama",

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from penelope.policy import cost, hf_config
+from penelope.cost import hf_config
+from penelope.cost import model as cost
 from tests.unit.test_cost import DENSE, EXPERTS
 
 MODEL: Final = cost.CostModel("m", Fraction(1), 1, 1, 1)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from penelope import cli
-from penelope.policy import cost, hf_config
-from penelope.policy.hf_layouts import LAYOUTS
+from penelope.cost import hf_config
+from penelope.cost import model as cost
+from penelope.cost.hf_layouts import LAYOUTS
 
 BASE: dict[str, Any] = {
     "hidden_size": 64,

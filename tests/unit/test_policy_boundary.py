@@ -31,24 +31,24 @@ from penelope.policy import (
     UnknownReceipt,
     acquire,
     admit,
-    begin,
+    begin_move,
     checkpoint,
     empty,
-    end,
+    end_move,
     evict,
-    fail,
-    forgo,
+    fail_move,
+    forgo_promise,
     insert,
     match,
+    named_policy,
     next_demotion,
     next_transfer,
     pack,
     plan,
-    policy,
     refill,
     release,
     reserve,
-    settle,
+    settle_promise,
     touch,
 )
 
@@ -113,7 +113,7 @@ def test_sticky_sharing_is_on_or_off(wrong: Any) -> None:
 @pytest.mark.parametrize("wrong", [None, 3, ["penelope"]], ids=_named)
 def test_a_policy_is_a_name(wrong: Any) -> None:
     with pytest.raises(InvalidConfigError, match="unknown policy"):
-        policy(wrong)
+        named_policy(wrong)
 
 
 @pytest.mark.parametrize("raw", [b"12345678", bytearray(8), memoryview(bytes(8))], ids=_named)
@@ -200,15 +200,15 @@ def test_receipts_plans_and_moves_are_what_they_claim_to_be(wrong: Any) -> None:
     refused(UnknownReceipt, lambda: reserve(state, wrong, 1))
     refused(UnknownReceipt, lambda: refill(state, wrong, 0, 2))
     refused(UnknownReceipt, lambda: checkpoint(state, wrong, pack([1])))
-    refused(UnknownReceipt, lambda: settle(state, wrong))
-    refused(UnknownReceipt, lambda: forgo(state, wrong))
+    refused(UnknownReceipt, lambda: settle_promise(state, wrong))
+    refused(UnknownReceipt, lambda: forgo_promise(state, wrong))
     refused(UnknownReceipt, lambda: next_transfer(state, wrong))
     refused(StalePlan, lambda: admit(state, wrong))
     refused(StalePlan, lambda: touch(state, wrong))
     refused(StalePlan, lambda: acquire(state, wrong))
-    refused(NothingToMove, lambda: begin(state, wrong))
-    refused(UnknownMove, lambda: end(state, wrong))
-    refused(UnknownMove, lambda: fail(state, wrong))
+    refused(NothingToMove, lambda: begin_move(state, wrong))
+    refused(UnknownMove, lambda: end_move(state, wrong))
+    refused(UnknownMove, lambda: fail_move(state, wrong))
 
 
 def test_what_another_cache_has_issued_is_refused() -> None:

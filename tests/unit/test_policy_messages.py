@@ -37,9 +37,9 @@ from penelope.policy import (
     insert,
     line_up,
     match,
+    named_policy,
     pack,
-    policy,
-    settle,
+    settle_promise,
 )
 from penelope.policy import errors as every_error
 from tests.cases.scene import Scene
@@ -350,7 +350,7 @@ def reserving_more_than_the_device_although_the_host_is_empty() -> None:
 )
 def settling_too_early() -> None:
     s, r = waiting()
-    settle(s.state, r)
+    settle_promise(s.state, r)
 
 
 @says(
@@ -449,7 +449,7 @@ def weighing_what_goes_from_its_tail() -> None:
     "private-head-node, penelope, penelope-queue, expected-cost-blind, expected-cost",
 )
 def choosing_an_unknown_policy() -> None:
-    policy("lru")
+    named_policy("lru")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from penelope.policy import (
     Residency,
     Transfer,
     Unmoved,
-    forgo,
+    forgo_promise,
     next_demotion,
     plan,
-    settle,
+    settle_promise,
 )
 from tests.cases.scene import Scene, key
 
@@ -202,7 +202,7 @@ def test_what_another_request_has_promoted_is_promised_no_more() -> None:
     assert s.state.totals.promote == 8
     s.carry_out(first)
     assert (s.state.totals.promote, s.next(second)) == (4, None)
-    s.state = settle(s.state, second).state
+    s.state = settle_promise(s.state, second).state
     assert (s.state.totals.promote, s.state.totals.due, s.state.totals.reserved) == (0, 0, 2)
 
 
@@ -211,7 +211,7 @@ def test_host_kv_that_a_receipt_was_not_promised_does_not_keep_it_waiting() -> N
     s.insert("abcd")
     s.move("abcd", 0, C)
     r = s.lock("abcd")
-    assert settle(s.state, r).state.totals == s.state.totals
+    assert settle_promise(s.state, r).state.totals == s.state.totals
     assert s.next(r) is None
 
 
@@ -278,7 +278,7 @@ def test_a_request_may_forgo_what_it_waits_for() -> None:
     s, r = waiting()
     with pytest.raises(InsufficientSpace):
         s.lock("uvwxyz")
-    s.state = forgo(s.state, r).state
+    s.state = forgo_promise(s.state, r).state
     assert (s.state.totals.due, s.state.totals.promote, s.next(r)) == (0, 0, None)
     s.lock("uvwxyz")
 

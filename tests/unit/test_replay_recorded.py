@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from penelope.cost import preset
 from penelope.policy import POLICIES
-from penelope.policy.cost import preset
 from penelope.runtime.replay.compare import Setting, compare
 from penelope.runtime.replay.server import Timing
 from penelope.runtime.traces import Selection, SharedPrefix, load

@@ -10,7 +10,7 @@ import pytest
 
 from penelope import cli
 from penelope.commands.replay import TIERED
-from penelope.policy.cost import CostError, CostModel, preset
+from penelope.cost import CostError, CostModel, preset
 from penelope.runtime.replay.table import WIDTH
 
 NAMES = [

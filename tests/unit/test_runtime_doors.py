@@ -480,5 +480,5 @@ def test_an_observer_is_told_of_a_move_that_failed() -> None:
     cached(cache, store, range(4))
     with pytest.raises(StoreError, match="no copies today"):
         cache.transfer(next_demotion(cache))
-    assert told[-2:] == ["begin", "fail"]
+    assert told[-2:] == ["begin_move", "fail_move"]
     assert cache.flow.failed == 4

@@ -62,10 +62,10 @@ class TakesAFailedCopyForDone(Cache):
 
 class Hasty(Keeper):
     def arrive(self, move: MoveId) -> None:
-        self.free_all(self.slots.stage(policy.end(self.state, move).effects))
+        self.free_all(self.slots.stage(policy.end_move(self.state, move).effects))
 
     def give_up(self, move: MoveId) -> None:
-        self.free_all(self.slots.stage(policy.fail(self.state, move).effects))
+        self.free_all(self.slots.stage(policy.fail_move(self.state, move).effects))
 
 
 class FreesTooEarly(Cache):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Final
 
-from penelope.policy import ORDERS, POLICIES, Config, Granularity, Position, ordering, policy
+from penelope.policy import ORDERS, POLICIES, Config, Granularity, Position, named_policy, ordering
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.replay.caches import CoreCache, ReplayCache
 from penelope.runtime.replay.hicache import HiCache, Variant
@@ -61,7 +61,7 @@ def switches(name: str) -> tuple[Position, Granularity]:
             f"unknown policy '{name}': choose from "
             f"{', '.join((*POLICIES, *ORDERS, *OTHERS, *ARMS))}"
         )
-    return policy(name)
+    return named_policy(name)
 
 
 def check_tiers(name: str, host_tokens: int) -> None:

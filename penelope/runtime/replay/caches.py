@@ -170,20 +170,20 @@ class CoreCache:
             demoted += done.transfer.length if done.demotion else 0
             swapped += done.transfer.length if done.swapped else 0
             dropped += self._drop_for_moves(receipt)
-        self.state = policy.settle(self.state, receipt).state
+        self.state = policy.settle_promise(self.state, receipt).state
         return dropped, demoted, swapped
 
     # Moves
 
     def depart(self, transfer: Transfer) -> MoveId:
-        self.state, _, move = policy.begin(self.state, transfer)
+        self.state, _, move = policy.begin_move(self.state, transfer)
         return move
 
     def copy(self, move: MoveId, transfer: Transfer) -> None:
         """Nothing lies anywhere in this model."""
 
     def arrive(self, move: MoveId) -> None:
-        self.state = policy.end(self.state, move).state
+        self.state = policy.end_move(self.state, move).state
 
     def give_up(self, move: MoveId) -> None:
-        self.state = policy.fail(self.state, move).state
+        self.state = policy.fail_move(self.state, move).state

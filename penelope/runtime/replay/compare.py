@@ -9,8 +9,8 @@ from statistics import fmean, geometric_mean
 
 import numpy as np
 
+from penelope.cost import CostModel
 from penelope.policy import Config, ordering
-from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError, PenelopeError
 from penelope.runtime.replay.arms import cache, switches
 from penelope.runtime.replay.closed_loop import Replayed, replay

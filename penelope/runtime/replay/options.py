@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penelope.policy.cost import CostModel
+from penelope.cost import CostModel
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.model_config import load_model
 from penelope.runtime.replay.compare import Setting

@@ -12,8 +12,8 @@ from enum import Enum
 from time import thread_time
 from typing import ParamSpec, TypeVar
 
+from penelope.cost import CostModel
 from penelope.policy import UNIT_BYTES, Key
-from penelope.policy.cost import CostModel
 from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.replay.caches import Admission, Ask, ReplayCache, Waiter
 from penelope.runtime.replay.seen import Seen

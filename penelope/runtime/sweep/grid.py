@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, NamedTuple
 
+from penelope.cost import CostModel
 from penelope.policy import ORDERS, POLICIES
-from penelope.policy.cost import CostModel
 from penelope.policy.errors import PenelopeError
 from penelope.runtime.model_config import load_model
 from penelope.runtime.replay.arms import ARMS, OTHERS, switches

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from penelope.policy import hf_config
+from penelope.cost import hf_config
 from penelope.policy.errors import PenelopeError
 
 MOST_TOKENS = 1 << 40

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penelope.policy.errors import PenelopeError
-from penelope.policy.hf_layouts import (
+from penelope.cost.hf_layouts import (
     ENCODER_DECODERS,
     ENCODERS,
     EXACT_RECURRENT_TYPES,
@@ -19,6 +18,7 @@ from penelope.policy.hf_layouts import (
     RECURRENT_TYPES,
     Layout,
 )
+from penelope.policy.errors import PenelopeError
 
 
 class ModelConfigError(PenelopeError):
