@@ -31,6 +31,8 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
 WORK: Final = ROOT / "build" / "mutation"
+PACKAGES: Final = ("policy", "cost")
+"""Those that are mutated.  No two of their modules have one name."""
 LISTED: Final = Path(__file__).with_name("mutation_survivors.toml")
 LEAST_SCORE: Final = 95.0
 MEMORY: Final = 6 << 30
@@ -105,7 +107,7 @@ def settings() -> str:
     return (
         "\n[tool.mutmut]\n"
         'source_paths = ["penelope"]\n'
-        'only_mutate = ["penelope/policy/*", "penelope/cost/*"]\n'
+        f"only_mutate = {json.dumps([f'penelope/{package}/*' for package in PACKAGES])}\n"
         'also_copy = ["spec"]\n'
         f"pytest_add_cli_args = {json.dumps(OPTIONS)}\n"
         f"pytest_add_cli_args_test_selection = {json.dumps(selected)}\n"
@@ -124,7 +126,7 @@ def contents() -> Iterator[tuple[str, str]]:
             if path.suffix not in {".py", ".toml", ".typed"} or "sglang" in name:
                 continue
             text = path.read_text(encoding="utf-8")
-            core = name.startswith(("penelope/policy/", "penelope/cost/"))
+            core = name.startswith(tuple(f"penelope/{package}/" for package in PACKAGES))
             yield name, with_plain_getters(text) if core else text
     yield "pyproject.toml", (ROOT / "pyproject.toml").read_text(encoding="utf-8") + settings()
 
@@ -211,7 +213,7 @@ def _verdict(exit_code: int | None) -> str:
 def verdicts() -> dict[str, str]:
     """What is known of each of mutmut's mutants, by mutmut's name."""
     known: dict[str, str] = {}
-    for meta in sorted((WORK / "mutants" / "penelope" / "policy").glob("*.meta")):
+    for meta in sorted((WORK / "mutants" / "penelope").glob("*/*.meta")):
         try:
             codes = json.loads(meta.read_text())["exit_code_by_key"]
         except json.JSONDecodeError:  # it is being written
@@ -232,7 +234,11 @@ class _Sources:
     def lines(self, module: str, function: str, plain: str) -> list[str]:
         """Those of one function, under its plain name."""
         if module not in self._modules:
-            path = WORK / "mutants" / "penelope" / "policy" / f"{module}.py"
+            (path,) = (
+                WORK / "mutants" / "penelope" / package / f"{module}.py"
+                for package in PACKAGES
+                if (ROOT / "penelope" / package / f"{module}.py").exists()
+            )
             spans = json.loads(path.with_suffix(".py.spans").read_text())["spans"]
             self._modules[module] = path.read_text(encoding="utf-8").splitlines(), spans
         text, spans = self._modules[module]
@@ -241,8 +247,8 @@ class _Sources:
 
 
 def named(name: str, sources: _Sources) -> Mutant:
-    """The mutant that mutmut calls `penelope.policy.MODULE.x_FUNCTION__mutmut_7`."""
-    module, _, function = name.removeprefix("penelope.policy.").partition(".")
+    """The mutant that mutmut calls `penelope.PACKAGE.MODULE.x_FUNCTION__mutmut_7`."""
+    _, _, module, function = name.split(".", 3)
     base = function.rpartition("__mutmut_")[0]  # x_FUNCTION, xǁCLASSǁMETHOD
     path = base[2:].replace("ǁ", ".").replace(".get_", ".")
     plain = path.rpartition(".")[2]

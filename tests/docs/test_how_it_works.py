@@ -45,7 +45,7 @@ def test_transitions() -> None:
         "empty",
         "match",
         "pack",
-        "policy",
+        "named_policy",
         "private_span",
         "Key",
         "MoveId",
