@@ -172,7 +172,7 @@ BROKEN: Final = {
     "the prefix jumps a gap": "reads-change-nothing",
     "the history that waits longest goes first": "order-followed",
     "a retired history waits for its turn": "order-followed",
-    "used later: the walk goes on": "ranking-kept",
+    "used later: the walk goes on": "order-followed",
     "a ticket is lost in a merge": "queue-kept",
 }
 """Rules of tools/broken_rules.toml, each with the invariant that the fast worlds then name."""

@@ -29,7 +29,8 @@ def modelled(state: State) -> Model:
             space, path = path_of(state, node.id)
             for end in range(node.start + size, node.end + 1, size):
                 kv = node.residency is not Residency.HOLE
-                model.pages[space, path[:end]] = Page(kv, _last(state, node.id))
+                forked = node.branched and end == node.end
+                model.pages[space, path[:end]] = Page(kv, _last(state, node.id), forked=forked)
     holders: list[Lease | Move] = [*state.leases.values(), *state.moves.values()]
     for number, holder in enumerate(holders):
         space, path = path_of(state, holder.node)

@@ -7,7 +7,7 @@ from itertools import chain
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from penelope.policy import (
     POLICIES,
@@ -18,7 +18,6 @@ from penelope.policy import (
     InUse,
     InvalidAmount,
     Key,
-    Match,
     Namespace,
     Plan,
     Receipt,
@@ -118,7 +117,7 @@ class Serving:
         mirror.release(lock)
         if (short := need - self.memory.available()) > 0:
             self.make_room(short)
-        self.compute(key, found, refills, aligned)
+        self.compute(key, found.holes, found.end, refills, aligned)
         if ends:
             mirror.release(refills)
         else:
@@ -144,22 +143,25 @@ class Serving:
             over = before.logical_used + held + free + units - before.config.logical_capacity
             assert max(0, over) <= dropped < max(0, over) + before.config.block_size
 
-    def compute(self, key: Key, found: Match, receipt: Receipt, end: int) -> None:
-        mirror, holes = self.mirror, found.holes
+    def compute(
+        self, key: Key, holes: tuple[tuple[int, int], ...], matched: int, receipt: Receipt, end: int
+    ) -> None:
+        mirror = self.mirror
         fresh = {
             span: self.memory.allocate(span[1] - span[0], DEVICE)
-            for span in (*holes, (found.end, end))
+            for span in (*holes, (matched, end))
         }
         table: list[int] = []
-        for span in found.spans:
+        # Found again: nodes were split and merged since, the path was not.
+        for span in mirror.find(key, SPACE, matched).spans:
             if span.residency is DEVICE:
                 table += mirror.slots.part(span.node, span.start, span.end)
             else:
                 low = next(start for start, stop in holes if start <= span.start < stop)
                 mine = next(slots for hole, slots in fresh.items() if hole[0] == low)
                 table += mine[span.start - low : span.end - low]
-        table += fresh[found.end, end]
-        jobs = [Job(key, table, start, stop) for start, stop in (*holes, (found.end, end))]
+        table += fresh[matched, end]
+        jobs = [Job(key, table, start, stop) for start, stop in (*holes, (matched, end))]
         self.memory.store.step(jobs)
         for start, stop in holes:
             slots = fresh[start, stop]
@@ -229,6 +231,15 @@ ACTS = st.lists(
 
 
 @given(configs(), ACTS)
+@example(
+    Config(8, 1, 1),
+    [
+        ("serve", [0], True),
+        ("serve", [0, 0], False),
+        ("serve", [0], True),
+        ("serve", [0, 0], False),
+    ],
+)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_an_engine_is_served_from_memory_that_it_owns(config: Config, acts: list) -> None:  # type: ignore[type-arg]
     engine = Serving(config)

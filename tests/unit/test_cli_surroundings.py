@@ -204,7 +204,7 @@ def test_an_interruption_while_modules_are_imported_is_one_line(
     arguments: list[str],
 ) -> None:
     """Wherever it falls from the moment on in which `penelope` has begun."""
-    for pause in (0, 0.03, 0.06, 0.1, 0.15):
+    for pause in (0, 0.01, 0.02, 0.04, 0.06):
         script = (
             "import os, signal, sys, threading, time\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -230,8 +230,8 @@ def test_an_interruption_while_modules_are_imported_is_one_line(
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode in {0, cli.INTERRUPTED}
         if done.returncode == cli.INTERRUPTED:
-            assert done.stderr.count("\n") == 1
-            assert done.stderr.endswith("interrupted\n")
+            # Where Ctrl-C was typed on a terminal, click first leaves the line that says ^C.
+            assert done.stderr.lstrip("\n") == "penelope: interrupted\n"
         assert time.monotonic() - began < 30
 
 
