@@ -24,6 +24,8 @@ INTACT = "K and V are those of the never-evicting engine"
 RULES = (LIVES, WAITS, LEAKS, CLEAR, QUIET, EQUAL, ALIKE, INTACT)
 
 CLOSE = ("logprobs", "exact")
+LEAST_LOGPROB = -87.0
+"""Less is no normal number of 32 bits as a probability, and comes back as the least float."""
 ADAPTERS = {"load", "unload"}
 SLACK = 8
 """Tokens that SGLang keeps back beside whole pages."""
@@ -209,6 +211,7 @@ def _close(one: Any, other: Any) -> bool:
     probabilities where somebody samples.  What both are made from is compared bit by bit: K and V.
     """
     if isinstance(one, float) and isinstance(other, float):
+        one, other = max(one, LEAST_LOGPROB), max(other, LEAST_LOGPROB)
         return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-5)
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)

@@ -154,6 +154,13 @@ def test_any_difference_of_an_output_is_found(changes: dict[str, Any]) -> None:
     assert _judged(_ok(**changes)) == {judging.EQUAL}
 
 
+def test_a_probability_of_nothing_is_one_whichever_way_it_is_told() -> None:
+    first, least = _ok(logprobs=(-1.0, -107.1)), -3.4028234663852886e38
+    assert _judged(_ok(logprobs=(-1.0, least)), first) == set()
+    assert _judged(_ok(logprobs=(least, -107.1)), first) == {judging.EQUAL}
+    assert _judged(_ok(logprobs=(-1.0, -86.0)), first) == {judging.EQUAL}
+
+
 def test_what_was_cut_off_is_compared_as_far_as_it_goes() -> None:
     assert _judged(_ok(tokens=(5,), logprobs=(-1.0,), text="a", finish="abort")) == set()
     assert _judged(_ok(tokens=(6,), text="b", finish="abort")) == {judging.EQUAL}
