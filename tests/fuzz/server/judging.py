@@ -83,6 +83,8 @@ def _answer(operation: Operation, answer: Answer, which: str) -> Iterator[tuple[
         if not answer.message or "Traceback" in answer.message:
             yield CLEAR, told
     elif operation.kind == RAW and answer.status == 200 and _foreign(operation):
+        if answer.cut_off:
+            return  # It was refused, but aborted before it was told so.
         yield CLEAR, f"{told} an id outside the vocabulary was accepted"
 
 
@@ -110,7 +112,9 @@ def _together(episode: Episode, reference: Run, run: Run) -> Iterator[Finding]:
         if operation.kind not in (ASK, RAW):
             continue
         if (first.status == 200) != (second.status == 200):
-            if not _may_be_refused(episode, phase, operation, first, second, run.limit):
+            if not (first.cut_off or second.cut_off) and not _may_be_refused(
+                episode, phase, operation, first, second, run.limit
+            ):
                 yield Finding(
                     ALIKE,
                     f"{first.status} {first.message[:300]!r} without eviction, "

@@ -198,6 +198,16 @@ def test_ids_outside_the_vocabulary_must_be_refused() -> None:
     assert _judged(Answer(200), Answer(200), RAW, fields) == {judging.CLEAR}
 
 
+def test_what_was_aborted_was_not_accepted() -> None:
+    fields = {"path": "/v1/completions", "body": {"prompt": [3, -1]}}
+    aborted = Answer(200, "", (replace(SAID, finish="abort"),))
+    refused = Answer(400, "token 1 has the id -1")
+    assert _judged(aborted, aborted, RAW, fields) == set()
+    assert _judged(aborted, refused, RAW, fields) == set()
+    assert _judged(aborted, refused) == set()
+    assert _judged(_ok(), refused) == {judging.ALIKE}
+
+
 def test_a_prompt_may_be_refused_only_next_to_the_pool() -> None:
     refused = Answer(400, "Input length (495 tokens) exceeds the maximum allowed length")
     near = Answer(200, "", (replace(SAID, prompt_tokens=495),))
