@@ -36,6 +36,11 @@ class Answer:
     def finished(self) -> bool:
         return self.status == 200 and all(o.finish in ("length", "stop") for o in self.outputs)
 
+    @property
+    def cut_off(self) -> bool:
+        """Ended by an abort, which goes before whatever else the request would have been told."""
+        return self.status == 200 and {o.finish for o in self.outputs} == {"abort"}
+
 
 Place = tuple[int, int]
 

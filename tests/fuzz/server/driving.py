@@ -36,6 +36,11 @@ One that stands still is ended by its own watchdog.
 """
 LOOK_SECONDS = 0.5
 ROUTES = ("/metrics", "/get_server_info", "/get_model_info", "/v1/models", "/v1/loads")
+READERS = {
+    "/generate": from_native,
+    "/v1/completions": from_openai,
+    "/v1/chat/completions": from_openai,
+}
 ENOUGH = {**DEFAULTS, "pool": POOL, "chunk": 2048, "rows": 32}
 """Settings under which nothing is ever evicted."""
 
@@ -167,7 +172,7 @@ class Player:
                     fields["path"], content=fields["text"], headers=headers
                 )
                 return _told(answer)
-            return await self._post(fields["path"], fields["body"])
+            return await self._post_wrong(fields["path"], fields["body"])
         done: Answer = await getattr(self, f"_do_{operation.kind}")(fields)
         return done
 
@@ -221,6 +226,13 @@ class Player:
                 return from_openai(200, await _joined(_events(answer)))
             except httpx.RemoteProtocolError:
                 return Answer(CUT, "the stream was cut off")
+
+    async def _post_wrong(self, path: str, body: Any) -> Answer:
+        """Where it is not refused it may have been aborted: what came of it is told."""
+        answer = await self.http.post(path, content=json.dumps(body), headers=JSON)
+        if answer.status_code == 200 and path in READERS:
+            return READERS[path](200, _body(answer))
+        return _told(answer)
 
     # What operators do
 

@@ -24,6 +24,8 @@ INTACT = "K and V are those of the never-evicting engine"
 RULES = (LIVES, WAITS, LEAKS, CLEAR, QUIET, EQUAL, ALIKE, INTACT)
 
 CLOSE = ("logprobs", "exact")
+LEAST_LOGPROB = -87.0
+"""Less is no normal number of 32 bits as a probability, and comes back as the least float."""
 ADAPTERS = {"load", "unload"}
 SLACK = 8
 """Tokens that SGLang keeps back beside whole pages."""
@@ -81,6 +83,8 @@ def _answer(operation: Operation, answer: Answer, which: str) -> Iterator[tuple[
         if not answer.message or "Traceback" in answer.message:
             yield CLEAR, told
     elif operation.kind == RAW and answer.status == 200 and _foreign(operation):
+        if answer.cut_off:
+            return  # It was refused, but aborted before it was told so.
         yield CLEAR, f"{told} an id outside the vocabulary was accepted"
 
 
@@ -108,7 +112,9 @@ def _together(episode: Episode, reference: Run, run: Run) -> Iterator[Finding]:
         if operation.kind not in (ASK, RAW):
             continue
         if (first.status == 200) != (second.status == 200):
-            if not _may_be_refused(episode, phase, operation, first, second, run.limit):
+            if not (first.cut_off or second.cut_off) and not _may_be_refused(
+                episode, phase, operation, first, second, run.limit
+            ):
                 yield Finding(
                     ALIKE,
                     f"{first.status} {first.message[:300]!r} without eviction, "
@@ -209,6 +215,7 @@ def _close(one: Any, other: Any) -> bool:
     probabilities where somebody samples.  What both are made from is compared bit by bit: K and V.
     """
     if isinstance(one, float) and isinstance(other, float):
+        one, other = max(one, LEAST_LOGPROB), max(other, LEAST_LOGPROB)
         return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-5)
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_close(one[k], other[k]) for k in one)

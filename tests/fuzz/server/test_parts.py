@@ -154,6 +154,13 @@ def test_any_difference_of_an_output_is_found(changes: dict[str, Any]) -> None:
     assert _judged(_ok(**changes)) == {judging.EQUAL}
 
 
+def test_a_probability_of_nothing_is_one_whichever_way_it_is_told() -> None:
+    first, least = _ok(logprobs=(-1.0, -107.1)), -3.4028234663852886e38
+    assert _judged(_ok(logprobs=(-1.0, least)), first) == set()
+    assert _judged(_ok(logprobs=(least, -107.1)), first) == {judging.EQUAL}
+    assert _judged(_ok(logprobs=(-1.0, -86.0)), first) == {judging.EQUAL}
+
+
 def test_what_was_cut_off_is_compared_as_far_as_it_goes() -> None:
     assert _judged(_ok(tokens=(5,), logprobs=(-1.0,), text="a", finish="abort")) == set()
     assert _judged(_ok(tokens=(6,), text="b", finish="abort")) == {judging.EQUAL}
@@ -189,6 +196,16 @@ def test_ids_outside_the_vocabulary_must_be_refused() -> None:
     refused = Answer(400, "token 1 has the id 4294967301")
     assert _judged(refused, refused, RAW, fields) == set()
     assert _judged(Answer(200), Answer(200), RAW, fields) == {judging.CLEAR}
+
+
+def test_what_was_aborted_was_not_accepted() -> None:
+    fields = {"path": "/v1/completions", "body": {"prompt": [3, -1]}}
+    aborted = Answer(200, "", (replace(SAID, finish="abort"),))
+    refused = Answer(400, "token 1 has the id -1")
+    assert _judged(aborted, aborted, RAW, fields) == set()
+    assert _judged(aborted, refused, RAW, fields) == set()
+    assert _judged(aborted, refused) == set()
+    assert _judged(_ok(), refused) == {judging.ALIKE}
 
 
 def test_a_prompt_may_be_refused_only_next_to_the_pool() -> None:
