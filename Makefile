@@ -60,7 +60,7 @@ ifeq ($(sglang_part),)
 else
 	@$(venv) sglang
 	@# One thread each: two stall at barriers whenever another process holds a core.
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -q tests/sglang -m "not grid" -n $(WORKERS) --dist loadgroup \
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -q tests/sglang -m "not grid" -n $(WORKERS) --dist loadscope \
 	  --durations=10 $(ARGS)
 endif
 

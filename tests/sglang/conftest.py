@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from penelope.sglang_adapter import random_model
 from tests.sglang.harness import Engine
@@ -115,8 +116,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.smoke)
         if GRID.search(item.nodeid):
             item.add_marker(pytest.mark.grid)
-        # Whoever runs them on several cores starts each engine once: by file, and by its flags.
-        if "/sglang/" in item.nodeid:
-            flags = re.search(r"\[(page\d+)", item.nodeid)
-            group = item.nodeid.partition("::")[0] + (flags[1] if flags else "")
-            item.add_marker(pytest.mark.xdist_group(group))
+
+
+class ByEngine(LoadScopeScheduling):
+    """The tests of one file that start an engine with the same flags run in one process, in order.
+
+    They share its engine, and some read what the one before has left in it. `--dist loadgroup`
+    would say the same with marks; it does not see them under pytest 9.2 (pytest-xdist 3.8).
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        flags = re.search(r"\[(page\d+)", nodeid)
+        return nodeid.partition("::")[0] + (flags[1] if flags else "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByEngine:
+    return ByEngine(config, log)
