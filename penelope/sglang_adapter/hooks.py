@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.mem_cache.common import release_kv_cache
@@ -268,6 +268,6 @@ HOOKS = (
 )
 
 
-def register() -> None:
-    for hook in HOOKS:
+def register(hooks: Iterable[Hook] = HOOKS) -> None:
+    for hook in hooks:
         HookRegistry.register(hook.target, hook.function, hook.kind)

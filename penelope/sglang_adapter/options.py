@@ -24,6 +24,7 @@ BACKEND_NAME = "penelope"
 PREFIX = "PENELOPE_"
 DEFAULT_BLOCK = 64
 DEFAULT_SWAP = 1024
+SHADOW = "PENELOPE_SHADOW"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Options:
     host_tokens: int = 0
     swap_tokens: int | None = None
     kv_events: Announce = Announce.STICKY
+    shadow: bool = False
     allow_untested: bool = False
 
     def block_for(self, page_size: int) -> int:
@@ -95,6 +97,8 @@ DOCUMENTED: Mapping[str, str] = {
     "PENELOPE_KV_EVENTS": "what routers are told by --kv-events-config: sticky (histories, holes "
     "included), prefix (of a history what is resident before its first hole) or exact (resident "
     "KV, tier by tier; default sticky)",
+    "PENELOPE_SHADOW": "1 to let SGLang serve from its own cache and count beside it what Penelope "
+    "would have kept (default 0)",
     "PENELOPE_ALLOW_UNTESTED_SGLANG": "1 to start with an SGLang version that was not tested "
     "(default 0)",
 }
@@ -142,6 +146,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Options:
         kv_events=Announce(
             _choice(environment, "PENELOPE_KV_EVENTS", [m.value for m in Announce], "sticky")
         ),
+        shadow=switch(environment, SHADOW),
         allow_untested=switch(environment, "PENELOPE_ALLOW_UNTESTED_SGLANG"),
     )
 
@@ -190,6 +195,11 @@ def switch(environment: Mapping[str, str], name: str, *, default: bool = False) 
     if value not in _TRUE | _FALSE:
         raise InvalidConfigError(f"{name} is '{environment[name]}': write 1 or 0")
     return value in _TRUE
+
+
+def shadow_is_asked(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the shadow's hooks are needed, be it to refuse what the variable says."""
+    return environment.get(SHADOW, "").strip().lower() not in _FALSE
 
 
 def _choice(environment: Mapping[str, str], name: str, allowed: list[str], default: str) -> str:

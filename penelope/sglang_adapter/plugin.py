@@ -12,7 +12,7 @@ from sglang.srt.mem_cache.registry import (
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from penelope.policy import Order
-from penelope.sglang_adapter import compat, deterministic, hooks, models, options
+from penelope.sglang_adapter import compat, deterministic, hooks, models, options, shadow
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.platform import ATTENTION_BACKEND, PLATFORM_NAME
 
@@ -22,6 +22,8 @@ def load() -> None:
     if get_radix_cache_factory(options.BACKEND_NAME) is None:
         register_radix_cache_backend(options.BACKEND_NAME, build_cache)
     hooks.register()
+    if options.shadow_is_asked():
+        hooks.register(shadow.HOOKS)
     if os.environ.get("SGLANG_PLATFORM") == PLATFORM_NAME:
         _load_reference_platform()
 

@@ -1,7 +1,8 @@
 """``penelope serve``: SGLang's launcher with Penelope as the cache.
 
 Every argument is SGLang's, but for `--penelope-…`, our options in the form of flags.  What is
-decided here is only the cache, and the check of the combination before a model is loaded.
+decided here is only the cache, and the check of the combination before a model is loaded.  With
+`--penelope-shadow 1` the cache is SGLang's own.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ def main(argv: list[str]) -> int:
     try:
         # What needs no engine is refused before one is imported, which takes half a minute.
         require_installed()
-        argv = with_backend(take_options(argv, os.environ))
+        argv = take_options(argv, os.environ)
         chosen = options.read()
         compat.require_version(chosen)
-        refusals.require_supported_arguments(argv, host_tier=bool(chosen.host_tokens))
+        if not chosen.shadow:
+            argv = with_backend(argv)
+            refusals.require_supported_arguments(argv, host_tier=bool(chosen.host_tokens))
         compat.require_supported(chosen)
         return _launch(argv)
     except PenelopeError as error:

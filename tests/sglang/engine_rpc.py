@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_parallel
 
 from penelope.policy import Granularity, Order, Position, Residency
-from penelope.sglang_adapter import deterministic, hooks, models
+from penelope.sglang_adapter import deterministic, hooks, models, shadow
 from penelope.sglang_adapter.cache import PenelopeCache
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.paths import weights_of
@@ -286,6 +287,9 @@ def penelope_dump(self: Any, path: str, kv: bool = True) -> None:
         if kv:
             found["resident"] = _resident(cache, Residency.DEVICE)
             found["host_resident"] = _resident(cache, Residency.HOST)
+    if follower := getattr(cache, shadow.SWITCH, None):
+        found["shadow"] = follower.shadow and asdict(follower.shadow.tally)
+        found["shadow_runs"] = follower.shadow is not None and bool(follower.shadow.state.leases)
     found["steps"] = self.forward_ct
     found["rows"] = self.req_to_token_pool.size
     found["free_rows"] = self.req_to_token_pool.available_size()

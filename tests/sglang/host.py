@@ -72,6 +72,11 @@ async def perform(engine: Any, operation: str, arguments: dict[str, Any]) -> Any
         from sglang.srt.managers.io_struct import ContinueGenerationReqInput
 
         return await engine.tokenizer_manager.continue_generation(ContinueGenerationReqInput())
+    if operation == "internal_state":
+        from sglang.srt.managers.io_struct import SetInternalStateReq
+
+        asked = SetInternalStateReq(server_args=arguments)
+        return await engine.tokenizer_manager.set_internal_state(asked)
     if operation == "call":
         # A blocking exchange of messages: beside the event loop, not in it.
         method = arguments.pop("method")
