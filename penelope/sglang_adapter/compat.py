@@ -66,6 +66,9 @@ _SIGNATURES: Mapping[str, tuple[str, ...]] = {
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object": ("obj",),
     "sglang.srt.managers.schedule_batch.Req.set_finish_with_abort": ("error_msg",),
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.pause_generation": ("obj",),
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._wait_for_model_update_from_disk": (
+        "obj",
+    ),
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._async_dispatch_to_scheduler": ("obj",),
     "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
     "._apply_post_grammar_logits_transforms": ("logits",),

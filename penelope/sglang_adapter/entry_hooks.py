@@ -5,6 +5,7 @@ Every hook does nothing for other caches.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 REFUSED = "_penelope_refused"
 """Where a request keeps why its processor is refused, from one step of its entry to the next."""
+UPDATING = "_penelope_updating"
+"""Where the tokenizer manager keeps the lock of the update of weights that is under way."""
 
 
 class Hook(NamedTuple):
@@ -127,6 +130,24 @@ async def resume_to_abort(original: Callable[..., Any], manager: Any, asked: Any
     await original(manager, asked)
 
 
+async def one_update_at_a_time(original: Callable[..., Any], manager: Any, asked: Any) -> Any:
+    """AROUND `TokenizerManager._wait_for_model_update_from_disk`.
+
+    SGLang has one place for the answer.  While it is paused nothing keeps a second update from
+    taking it over, and both answers then come to the second, which ends the server.  A caller that
+    leaves does not take the place with it: the update goes on to its own answer.
+    """
+    if not is_chosen():
+        return await original(manager, asked)
+    lock = vars(manager).setdefault(UPDATING, asyncio.Lock())
+
+    async def update() -> Any:
+        async with lock:
+            return await original(manager, asked)
+
+    return await asyncio.shield(update())
+
+
 def leave_something(_result: None, asked: Any, logits: torch.Tensor) -> None:
     """AFTER `SamplingBatchInfo._apply_post_grammar_logits_transforms`: all but processors."""
     mask = asked.grammar_mask
@@ -169,6 +190,7 @@ HOOKS = (
     ),
     Hook(f"{_TOKENIZER}._create_tokenized_object", refuse_request, HookType.AROUND),
     Hook(f"{_TOKENIZER}.pause_generation", resume_to_abort, HookType.AROUND),
+    Hook(f"{_TOKENIZER}._wait_for_model_update_from_disk", one_update_at_a_time, HookType.AROUND),
     Hook(f"{_SAMPLING}._apply_post_grammar_logits_transforms", leave_something, HookType.AFTER),
     Hook(
         "sglang.srt.layers.sampler.Sampler._preprocess_logits",

@@ -73,6 +73,25 @@ def test_case_80_kv_of_old_weights_is_not_found_after_an_update_without_a_flush(
     assert new["output_ids"] == again["output_ids"] != first["output_ids"]
 
 
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "running"])
+def test_two_updates_at_once_are_both_answered(
+    restored: Engine, model: Path, others: Path, paused: bool
+) -> None:
+    """SGLang keeps one place for the answer, and nothing but a pause lets a second one take it."""
+    engine = restored
+
+    async def play() -> list[tuple[bool, str]]:
+        if paused:
+            await engine.ask("pause", mode="in_place")
+        folders = (others, model, others)
+        return list(await asyncio.gather(*(update(engine, f, flush=False) for f in folders)))
+
+    answers = engine.run(play())
+    assert all(success for success, _ in answers), answers
+    engine.run(engine.ask("continue"))
+    assert engine.run(engine.generate(TOKENS, "after", 4))["meta_info"]["cached_tokens"] == 0
+
+
 @pytest.mark.parametrize("flush", [False, True], ids=["no-flush", "flush-refused"])
 def test_case_80_a_request_that_runs_through_an_update_publishes_nothing_under_it(
     restored: Engine, others: Path, flush: bool
