@@ -154,6 +154,21 @@ def test_any_difference_of_an_output_is_found(changes: dict[str, Any]) -> None:
     assert _judged(_ok(**changes)) == {judging.EQUAL}
 
 
+def test_top_tokens_that_tie_come_in_any_order_and_others_do_not() -> None:
+    def told(*top: tuple[float, int]) -> Answer:
+        entries = [[value, token, None] for value, token in top]
+        return _ok(exact={"output_top_logprobs": [None, entries]})
+
+    first = told((-1.0, 7), (-2.0, 8), (-2.0000001, 9))
+    assert _judged(told((-1.0, 7), (-2.0, 9), (-2.0000001, 8)), first) == set()
+    # Of two that tie for the last place either is told.
+    assert _judged(told((-1.0, 7), (-2.0, 8), (-2.0, 10)), first) == set()
+    assert _judged(told((-1.0, 8), (-2.0, 7), (-2.0, 9)), first) == {judging.EQUAL}
+    assert _judged(told((-1.0, 10), (-2.0, 8), (-2.0, 9)), first) == {judging.EQUAL}
+    assert _judged(told((-1.0, 7), (-2.0, 8), (-2.1, 9)), first) == {judging.EQUAL}
+    assert _judged(told((-1.0, 7), (-2.0, 8)), first) == {judging.EQUAL}
+
+
 def test_a_probability_of_nothing_is_one_whichever_way_it_is_told() -> None:
     first, least = _ok(logprobs=(-1.0, -107.1)), -3.4028234663852886e38
     assert _judged(_ok(logprobs=(-1.0, least)), first) == set()
