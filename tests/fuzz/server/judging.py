@@ -202,6 +202,10 @@ def _finished(a: Output, b: Output, room: int) -> Iterator[str]:
         if not a.text.startswith(b.text.rstrip("\ufffd")):
             yield f"text {b.text!r}, not {a.text!r}"
         return
+    if b.tokens is None and b.prompt_tokens >= room - 300 and b.finish == "length" != a.finish:
+        # The same text, and the pool may have ended it before the word that stops and is cut off.
+        yield from _prefix(a, b)
+        return
     for name in ("tokens", "text", "logprobs", "finish", "exact"):
         one, other = getattr(a, name), getattr(b, name)
         if name == "exact":
@@ -268,11 +272,11 @@ def _where(one: Any, other: Any) -> str:
 
 def _prefix(a: Output, b: Output) -> Iterator[str]:
     """Outputs of which one was cut off agree as far as both go."""
-    if a.tokens is None or b.tokens is None:
-        return
-    both = min(len(a.tokens), len(b.tokens))
-    if a.tokens[:both] != b.tokens[:both]:
-        yield f"the first {both} tokens {_short(b.tokens[:both])}, not {_short(a.tokens[:both])}"
+    if a.tokens is not None and b.tokens is not None:
+        both = min(len(a.tokens), len(b.tokens))
+        if a.tokens[:both] != b.tokens[:both]:
+            told = f"{_short(b.tokens[:both])}, not {_short(a.tokens[:both])}"
+            yield f"the first {both} tokens {told}"
     both = min(len(a.logprobs), len(b.logprobs))
     if not _close(a.logprobs[:both], b.logprobs[:both]):
         yield f"the first {both} log-probabilities differ"

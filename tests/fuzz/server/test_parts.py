@@ -169,6 +169,18 @@ def test_top_tokens_that_tie_come_in_any_order_and_others_do_not() -> None:
     assert _judged(told((-1.0, 7), (-2.0, 8)), first) == {judging.EQUAL}
 
 
+def test_what_the_pool_may_have_ended_before_the_stop_is_the_same() -> None:
+    first = _ok(tokens=None, finish="stop", prompt_tokens=400)
+    assert _judged(_ok(tokens=None, finish="length", prompt_tokens=400), first) == set()
+    shorter = _ok(tokens=None, finish="length", prompt_tokens=400, logprobs=(-1.0, -2.0))
+    assert _judged(shorter, first) == set()
+    other = _ok(tokens=None, finish="length", prompt_tokens=400, logprobs=(-1.0, -2.5))
+    assert _judged(other, first) == {judging.EQUAL}
+    # Far from the pool's size nothing but the request ends it.
+    first, early = (_ok(tokens=None, finish=f, prompt_tokens=20) for f in ("stop", "length"))
+    assert _judged(early, first) == {judging.EQUAL}
+
+
 def test_a_probability_of_nothing_is_one_whichever_way_it_is_told() -> None:
     first, least = _ok(logprobs=(-1.0, -107.1)), -3.4028234663852886e38
     assert _judged(_ok(logprobs=(-1.0, least)), first) == set()
