@@ -14,6 +14,8 @@ from penelope.policy import Config, ordering
 from penelope.policy.errors import InvalidConfigError, PenelopeError
 from penelope.runtime.replay.arms import cache, switches
 from penelope.runtime.replay.closed_loop import Replayed, replay
+from penelope.runtime.replay.fleet import ALONE, FleetSetting
+from penelope.runtime.replay.seen import Seen
 from penelope.runtime.replay.server import Counters, Scheduler, Server, Timing
 from penelope.runtime.traces import Session, Trace
 
@@ -40,6 +42,8 @@ class Setting:
     """0: one tier."""
     swap_tokens: int = 1024
     """Of the host, for exchanges only."""
+    fleet: FleetSetting = ALONE
+    """Replicas of this server, each with a cache of these sizes."""
 
     def config(self, name: str, unit_tokens: int) -> Config:
         """The cache configuration of a named policy, in units of the trace.
@@ -150,6 +154,10 @@ class Summary:
     nodes_max: int
     policy_seconds: float
     """CPU time in the policy core."""
+    busy_max: float
+    """Of the busiest replica: time in which it computed, over the mean of all; 1 for one."""
+    rerouted_requests: int
+    """Sent again because their replica failed."""
 
 
 COMPARED = ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "jct_mean_s", "recomputed_units")
@@ -201,7 +209,9 @@ def compare(
         for name in names:
             done[name] = replay_under(group, setting, name, partial(answered, name))
         first = {name: first_time_cost(d.counters) for name, d in done.items()}
-        assert len(set(first.values())) == 1, f"policies did different work: {first}"
+        # A replica that fails takes work with it that was begun and not finished.
+        same = len(set(first.values())) == 1 or setting.fleet.failures
+        assert same, f"policies did different work: {first}"
         per_group.append(done)
     scale = setting.cost.scale
     replicates = [{n: summary([done[n]], scale) for n in names} for done in per_group]
@@ -215,6 +225,7 @@ def compare(
 
 def check_policies(setting: Setting, names: Sequence[str], unit_tokens: int) -> None:
     """Raises `InvalidConfigError` if one of the policies cannot run in this setting."""
+    setting.fleet.check(names, setting.host_tokens)
     for name in names:
         cache(name, setting.config(name, unit_tokens), unit_tokens)
 
@@ -227,9 +238,15 @@ def replay_under(
     `answered` is called after every request.
     """
     unit = group.unit_tokens
-    kept = cache(name, setting.config(name, unit), unit)
-    server = Server(kept, setting.cost, setting.timing, setting.scheduler, unit)
-    return replay(group, server, setting.concurrency, answered)
+    config, seen = setting.config(name, unit), Seen()
+    servers = [
+        Server(
+            cache(name, config, unit), setting.cost, setting.timing, setting.scheduler, unit, seen
+        )
+        for _ in range(setting.fleet.replicas)
+    ]
+    fleet = setting.fleet.fleet(servers, setting.cost, unit)
+    return replay(group, fleet, setting.concurrency, answered)
 
 
 def fitting(groups: Sequence[Trace], setting: Setting) -> list[Trace]:
@@ -302,6 +319,8 @@ def summary(runs: Sequence[Replayed], scale: int) -> Summary:
         swapped_share=swapped / promoted if promoted else 0.0,
         nodes_max=max(c.nodes_max for c in counted),
         policy_seconds=sum(c.policy_seconds for c in counted),
+        busy_max=max(max(busy) / fmean(busy) for busy in (run.fleet.busy_s for run in runs)),
+        rerouted_requests=sum(run.fleet.rerouted for run in runs),
     )
 
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final, NamedTuple
 
-from penelope.policy import UNIT_BYTES, Effect, Key, State
-from penelope.runtime.announcement import Announcement
+from penelope.cost import CostModel
+from penelope.policy import ORDERS, POLICIES, UNIT_BYTES, Effect, Key, State
+from penelope.policy.errors import InvalidConfigError
 from penelope.runtime.announcing import Announce, announcements
 from penelope.runtime.replay.caches import CoreCache
-from penelope.runtime.replay.routers import Asked, Replica, Routed, RoundRobin, Router, block_names
-from penelope.runtime.replay.server import Job, Server
+from penelope.runtime.replay.routers import (
+    LISTENING,
+    ROUTERS,
+    Asked,
+    ListeningRouter,
+    Replica,
+    RoundRobin,
+    Routed,
+    Router,
+    block_names,
+    router,
+)
+from penelope.runtime.replay.server import LONGEST, Job, Server
 from penelope.runtime.traces import Request
 
 
@@ -24,15 +37,84 @@ class Failure:
     at_s: float
 
 
-@dataclass(slots=True)
-class _Told:
+MOST_REPLICAS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSetting:
+    """Several servers, and what is in front of them; one server needs no router."""
+
+    replicas: int = 1
+    router: str = "round-robin"
+    kv_events: Announce = Announce.STICKY
+    """What the replicas announce to a router that listens."""
+    event_lag_s: float = 0.0
+    """Seconds until it hears of it."""
+    failures: tuple[Failure, ...] = ()
+
+    def check(self, policies: Sequence[str], host_tokens: int) -> None:
+        """Raises `InvalidConfigError` for what cannot be, or not under one of these policies."""
+        if not 1 <= self.replicas <= MOST_REPLICAS:
+            raise InvalidConfigError(f"--replicas is {self.replicas}: give 1 to {MOST_REPLICAS}")
+        if not 0 <= self.event_lag_s <= LONGEST:  # "not a number" is neither
+            raise InvalidConfigError(
+                f"--event-lag is {self.event_lag_s}: give a number from 0 to {LONGEST:.0f} seconds"
+            )
+        if self.router not in ROUTERS:
+            raise InvalidConfigError(
+                f"--router {self.router} is not known: choose from {', '.join(ROUTERS)}"
+            )
+        self._check_failures()
+        if self.replicas == 1:
+            return
+        if "clairvoyant" in policies:
+            raise InvalidConfigError(
+                "policy 'clairvoyant' knows the future of one server: leave it or --replicas out"
+            )
+        if self.router not in LISTENING:
+            return
+        for name in policies:
+            if name not in POLICIES and name not in ORDERS:
+                raise InvalidConfigError(
+                    f"policy '{name}' tells no router what it holds: choose --router round-robin "
+                    "or session with it"
+                )
+        if host_tokens and self.kv_events is Announce.EXACT:
+            raise InvalidConfigError(
+                "--kv-events exact tells tier by tier, which no router here weighs: choose sticky "
+                "or prefix, or leave --host-tokens out"
+            )
+
+    def _check_failures(self) -> None:
+        down = {failure.replica for failure in self.failures}
+        for failure in self.failures:
+            if not 0 <= failure.replica < self.replicas or not 0 <= failure.at_s <= LONGEST:
+                raise InvalidConfigError(
+                    f"--fail {failure.replica}@{failure.at_s:g} cannot be: give replica@seconds, a "
+                    f"replica from 0 to {self.replicas - 1}"
+                )
+        if len(down) < len(self.failures) or len(down) >= self.replicas > 1:
+            raise InvalidConfigError(
+                "--fail names every replica, or one of them twice: leave one alive, and let each "
+                "fail once"
+            )
+
+    def fleet(self, servers: Sequence[Server], cost: CostModel, unit_tokens: int) -> Fleet:
+        """These servers behind a new router.  Raises `InvalidConfigError` as `check` does."""
+        made = router(self.router, len(servers), cost, unit_tokens)
+        return Fleet(servers, made, self.kv_events, self.event_lag_s, self.failures)
+
+
+ALONE: Final = FleetSetting()
+"""One server."""
+
+
+class _Told(NamedTuple):
     """An event on its way to the router."""
 
     arrives: float
     replica: int
-    stored: bool
-    blocks: list[int]
-    parent: int | None
+    tell: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +157,10 @@ class Fleet:
         self.replicas = [Replica(number) for number in range(len(self.servers))]
         self.busy_s = [0.0] * len(self.servers)
         self._alive = list(self.replicas)
-        if self.router.listens:
+        if isinstance(self.router, ListeningRouter):
             for number, server in enumerate(self.servers):
                 assert isinstance(server.cache, CoreCache), "only the core announces what it holds"
-                server.cache.heard = partial(self._hear, number)
+                server.cache.heard = partial(self._hear, number, self.router)
 
     def alive(self, number: int) -> bool:
         return self.replicas[number] in self._alive
@@ -87,7 +169,8 @@ class Fleet:
         """Give a request to a replica: which one."""
         self._listen(now)
         request = job.request
-        blocks = block_names(request.prompt) if self.router.listens else []
+        listens = isinstance(self.router, ListeningRouter)
+        blocks = block_names(request.prompt) if listens else []
         asked = Asked(session, request.prompt, request.in_tokens, blocks)
         routed = self.router.route(asked, self._alive)
         sent = Sent(job, session, routed, request.in_tokens + request.out_tokens)
@@ -155,29 +238,32 @@ class Fleet:
         for sent in lost:
             del self._sent[sent.job]
         self._coming = deque(told for told in self._coming if told.replica != number)
-        self.router.cleared(number)
+        if isinstance(self.router, ListeningRouter):
+            self.router.cleared(number)
         self.rerouted += len(lost)
         return lost
 
     # What the router hears
 
     def _hear(
-        self, number: int, before: State, after: State, effects: tuple[Effect, ...]
+        self,
+        number: int,
+        router: ListeningRouter,
+        before: State,
+        after: State,
+        effects: tuple[Effect, ...],
     ) -> None:
         for told in announcements(self.kv_events, before, after, effects):
-            self._coming.append(self._event(number, told))
-
-    def _event(self, number: int, told: Announcement) -> _Told:
-        names = block_names(Key(told.key[: told.end * UNIT_BYTES]))
-        parent = names[told.start - 1] if told.start else None
-        arrives = self._now + self.lag_s
-        return _Told(arrives, number, told.stored, names[told.start :], parent)
+            names = block_names(Key(told.key[: told.end * UNIT_BYTES]))
+            blocks = names[told.start :]
+            if told.stored:
+                parent = names[told.start - 1] if told.start else None
+                tell = partial(router.stored, number, blocks, parent)
+            else:
+                tell = partial(router.removed, number, blocks)
+            self._coming.append(_Told(self._now + self.lag_s, number, tell))
 
     def _listen(self, now: float) -> None:
         self._now = now
         while self._coming and self._coming[0].arrives <= now:
-            told = self._coming.popleft()
-            if told.stored:
-                self.router.stored(told.replica, told.blocks, told.parent)
-            else:
-                self.router.removed(told.replica, told.blocks)
+            self._coming.popleft().tell()

@@ -78,20 +78,25 @@ def _mixed(numbers: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.
 
 
 class Router(ABC):
-    """Chooses, and listens to KV events if `listens`."""
-
-    listens = False
+    """Chooses a replica for every request."""
 
     @abstractmethod
     def route(self, asked: Asked, alive: Sequence[Replica]) -> Routed:
         """The replica for a request, of those that are alive: at least one, in order of number."""
 
+
+class ListeningRouter(Router):
+    """A router that hears KV events."""
+
+    @abstractmethod
     def stored(self, replica: int, blocks: Sequence[int], parent: int | None) -> None:
         """A replica holds these blocks from now on; `parent` comes before the first of them."""
 
+    @abstractmethod
     def removed(self, replica: int, blocks: Sequence[int]) -> None:
         """It holds them no longer."""
 
+    @abstractmethod
     def cleared(self, replica: int) -> None:
         """It holds nothing any more."""
 
@@ -138,15 +143,13 @@ FAR_ABS, FAR_TIMES = 32, 1.1
 """Loads that are out of balance: the defaults of the SGLang model gateway's `cache_aware`."""
 
 
-class PrefixAware(Router):
+class PrefixAware(ListeningRouter):
     """The longest announced prefix, if it is half the prompt and the loads are in balance.
 
     The rule of the SGLang model gateway's `cache_aware` policy, with an index fed by events in the
     place of its own guess: the best match where it covers more than half of the prompt, else the
     idlest; the idlest as well where the busiest has over 32 and over 1.1 times as many requests.
     """
-
-    listens = True
 
     def __init__(self, replicas: int) -> None:
         self._index = FleetIndex(map(_name, range(replicas)))
@@ -189,9 +192,7 @@ class LeastCost(PrefixAware):
     def route(self, asked: Asked, alive: Sequence[Replica]) -> Routed:
         known = {_name(replica.number): replica for replica in alive}
         queued = {name: replica.queued_cost for name, replica in known.items()}
-        among = candidates(
-            self._index.held(asked.blocks), known, block=self._unit, queued=queued
-        )
+        among = candidates(self._index.held(asked.blocks), known, block=self._unit, queued=queued)
         found = choose(self._cost, asked.in_tokens, among)
         tokens = sum(end - start for start, end in found.missing)
         return Routed(known[found.name], tokens, found.cost - queued[found.name])
@@ -205,15 +206,13 @@ class Tree(Protocol):
     def find_matches(self, hashes: list[int]) -> Any: ...
 
 
-class Dynamo(Router):
+class Dynamo(ListeningRouter):
     """Dynamo's own index, and the rule of its default selector.
 
     The least of prompt blocks to compute and blocks in use: what is queued there and what the
     index does not find of this prompt, plus what the open requests hold (`DefaultWorkerSelector`,
     weight of overlap 1, temperature 0).  Of equals the one with the lowest number.
     """
-
-    listens = True
 
     def __init__(self, unit_tokens: int, tree: Tree | None = None) -> None:
         """Raises `InvalidConfigError` where the wheel is missing and no index is given."""
@@ -251,7 +250,7 @@ class Dynamo(Router):
 
     def route(self, asked: Asked, alive: Sequence[Replica]) -> Routed:
         scores = self._tree.find_matches(list(asked.blocks)).scores
-        found = {worker: blocks for (worker, _), blocks in scores.items()}
+        found: dict[int, int] = {worker: blocks for (worker, _), blocks in scores.items()}
 
         def missing(replica: Replica) -> int:
             return asked.in_tokens - found.get(replica.number, 0) * self._unit
@@ -281,8 +280,14 @@ ROUTERS: Mapping[str, Make] = {
 """By the name that the command line knows."""
 
 
+LISTENING = ("prefix", "dynamo", "cost")
+"""Those that hear KV events."""
+
+
 def router(name: str, replicas: int, cost: CostModel, unit_tokens: int) -> Router:
     """A router of that name.  Raises `InvalidConfigError`."""
     if name not in ROUTERS:
-        raise InvalidConfigError(f"--router '{name}' is not known: choose from {', '.join(ROUTERS)}")
+        raise InvalidConfigError(
+            f"--router '{name}' is not known: choose from {', '.join(ROUTERS)}"
+        )
     return ROUTERS[name](replicas, cost, unit_tokens)
