@@ -8,6 +8,8 @@ repeated spoils no other block.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, compress, count, islice
+from operator import ne
 
 from penelope.routing.scoring import RoutingError, Span
 
@@ -85,12 +87,14 @@ class FleetIndex:
 
         Time: one look-up for each block, and a step wherever a replica's span begins or ends.
         """
-        holders = self._holders
+        found = [*map(self._holders.get, blocks), None]
+        # Without a step in Python for every block: most have the holders of the one before.
+        differs = compress(count(1), map(ne, found, islice(found, 1, None)))
         spans: dict[int, list[Span]] = {}
         begun: dict[int, int] = {}
         before = 0
-        for at, block in enumerate([*blocks, None]):
-            now = 0 if block is None else holders.get(block, 0)
+        for at in chain((0,), differs):
+            now = found[at] or 0
             changed = before ^ now
             while changed:
                 bit = changed & -changed

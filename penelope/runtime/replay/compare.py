@@ -16,7 +16,7 @@ from penelope.runtime.replay.arms import cache, switches
 from penelope.runtime.replay.closed_loop import Replayed, replay
 from penelope.runtime.replay.fleet import ALONE, FleetSetting
 from penelope.runtime.replay.seen import Seen
-from penelope.runtime.replay.server import Counters, Scheduler, Server, Timing
+from penelope.runtime.replay.server import Counters, Scheduler, Server, Timing, total
 from penelope.runtime.traces import Session, Trace
 
 
@@ -160,6 +160,19 @@ class Summary:
     """Sent again because their replica failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaFigures:
+    """One replica of a fleet, over all groups."""
+
+    requests: int
+    hit_rate: float
+    """Share of the prompt tokens sent to it that it did not compute; 0 if none was sent."""
+    computed_tokens: int
+    evicted_tokens: int
+    busy_s: float
+    """Seconds in which it computed."""
+
+
 COMPARED = ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "jct_mean_s", "recomputed_units")
 """What is compared group by group.  Less is better."""
 
@@ -184,6 +197,8 @@ class Comparison:
     ratios: dict[str, dict[str, Ratio]]
     refused_sessions: int
     """Left out because one of their requests does not fit the device."""
+    replicas: dict[str, list[ReplicaFigures]]
+    """By policy, one for each replica."""
 
 
 def _ignore(name: str) -> None:
@@ -220,6 +235,7 @@ def compare(
         replicates,
         {n: ratios([(r[names[0]], r[n]) for r in replicates]) for n in names},
         sum(len(g.sessions) - len(r.sessions) for g, r in zip(groups, runnable, strict=True)),
+        {n: replica_figures([done[n] for done in per_group]) for n in names},
     )
 
 
@@ -289,32 +305,32 @@ def summary(runs: Sequence[Replayed], scale: int) -> Summary:
     ttft = np.array([t for run in runs for t in run.ttft])
     counted = [run.counters for run in runs]
 
-    def total(field: Callable[[Counters], int]) -> int:
+    def added(field: Callable[[Counters], int]) -> int:
         return sum(field(c) for c in counted)
 
-    requests = total(lambda c: c.requests)
-    computed = total(lambda c: c.computed_tokens)
-    promoted = total(lambda c: c.promoted_tokens)
-    swapped = total(lambda c: c.swapped_tokens)
+    requests = added(lambda c: c.requests)
+    computed = added(lambda c: c.computed_tokens)
+    promoted = added(lambda c: c.promoted_tokens)
+    swapped = added(lambda c: c.swapped_tokens)
     return Summary(
         requests=requests,
         ttft_mean_s=float(ttft.mean()),
         ttft_p50_s=float(np.percentile(ttft, 50)),
         ttft_p99_s=float(np.percentile(ttft, 99)),
         jct_mean_s=fmean(t for run in runs for t in run.jct),
-        hit_rate=1 - computed / total(lambda c: c.prompt_tokens),
+        hit_rate=1 - computed / added(lambda c: c.prompt_tokens),
         computed_tokens=computed,
-        computed_units=total(lambda c: c.computed) / scale,
-        recomputed_units=total(lambda c: c.recomputed) / scale,
-        evicted_tokens=total(lambda c: c.evicted_tokens),
-        holes_per_request=total(lambda c: c.holes) / requests,
-        mostly_lost_requests=total(lambda c: c.mostly_lost),
-        mostly_lost_units=total(lambda c: c.mostly_lost_recomputed) / scale,
-        over_evicted_tokens=total(lambda c: c.over_evicted_tokens),
-        device_hit_tokens=total(lambda c: c.device_hit_tokens),
-        host_hit_tokens=total(lambda c: c.host_hit_tokens),
+        computed_units=added(lambda c: c.computed) / scale,
+        recomputed_units=added(lambda c: c.recomputed) / scale,
+        evicted_tokens=added(lambda c: c.evicted_tokens),
+        holes_per_request=added(lambda c: c.holes) / requests,
+        mostly_lost_requests=added(lambda c: c.mostly_lost),
+        mostly_lost_units=added(lambda c: c.mostly_lost_recomputed) / scale,
+        over_evicted_tokens=added(lambda c: c.over_evicted_tokens),
+        device_hit_tokens=added(lambda c: c.device_hit_tokens),
+        host_hit_tokens=added(lambda c: c.host_hit_tokens),
         promoted_tokens=promoted,
-        demoted_tokens=total(lambda c: c.demoted_tokens),
+        demoted_tokens=added(lambda c: c.demoted_tokens),
         swapped_tokens=swapped,
         swapped_share=swapped / promoted if promoted else 0.0,
         nodes_max=max(c.nodes_max for c in counted),
@@ -322,6 +338,18 @@ def summary(runs: Sequence[Replayed], scale: int) -> Summary:
         busy_max=max(max(busy) / fmean(busy) for busy in (run.fleet.busy_s for run in runs)),
         rerouted_requests=sum(run.fleet.rerouted for run in runs),
     )
+
+
+def replica_figures(runs: Sequence[Replayed]) -> list[ReplicaFigures]:
+    """Each replica of runs of one policy, on fleets of one size."""
+    found = []
+    for number in range(len(runs[0].fleet.servers)):
+        own = total([run.fleet.servers[number].counters for run in runs])
+        computed, asked = own.computed_tokens, own.prompt_tokens
+        hits = 1 - computed / asked if asked else 0.0
+        busy = sum(run.fleet.busy_s[number] for run in runs)
+        found.append(ReplicaFigures(own.requests, hits, computed, own.evicted_tokens, busy))
+    return found
 
 
 def ratios(pairs: Sequence[tuple[Summary, Summary]]) -> dict[str, Ratio]:
@@ -349,6 +377,10 @@ def as_json(comparison: Comparison, config: dict[str, object]) -> dict[str, obje
             for name, ratios in comparison.ratios.items()
         },
         "refused_sessions": comparison.refused_sessions,
+        "replicas": {
+            name: [asdict(figures) for figures in replicas]
+            for name, replicas in comparison.replicas.items()
+        },
         "replicates": [
             {"policies": {name: asdict(s) for name, s in group.items()}}
             for group in comparison.replicates

@@ -181,17 +181,29 @@ class PrefixAware(ListeningRouter):
         return Routed(found, asked.in_tokens - int(share * asked.in_tokens))
 
 
+RUNNING: Final = 0.1
+"""What a token of an open request adds to a replica's queue, as a share of its linear cost.
+
+Without it whoever holds the shared prefix, or a little more than the others, gets everybody, and
+what it evicts for them is dearer than what it spared.  Flat from 0.05 to 0.6 on generated sessions.
+"""
+
+
 class LeastCost(PrefixAware):
-    """The least cost of what is missing and of what waits: `penelope.routing`."""
+    """The least cost of what is missing, of what waits, and a little for what runs."""
 
     def __init__(self, replicas: int, cost: CostModel, unit_tokens: int) -> None:
         super().__init__(replicas)
         self._cost = cost
         self._unit = unit_tokens
+        self._running = RUNNING * float(cost.linear * cost.scale)
 
     def route(self, asked: Asked, alive: Sequence[Replica]) -> Routed:
         known = {_name(replica.number): replica for replica in alive}
-        queued = {name: replica.queued_cost for name, replica in known.items()}
+        queued = {
+            name: replica.queued_cost + int(self._running * replica.running_tokens)
+            for name, replica in known.items()
+        }
         among = candidates(self._index.held(asked.blocks), known, block=self._unit, queued=queued)
         found = choose(self._cost, asked.in_tokens, among)
         tokens = sum(end - start for start, end in found.missing)

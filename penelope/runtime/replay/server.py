@@ -27,10 +27,14 @@ class Scheduler(Enum):
     """Which waiting request is prefilled next."""
 
     LPM = "lpm"
-    """Longest reusable cached prefix first; first come first served among equals."""
+    """Longest reusable cached prefix first; first come first served among equals, and, as in
+    SGLang, while more than `LONG_QUEUE` wait."""
     FCFS = "fcfs"
     """First come, first served."""
 
+
+LONG_QUEUE = 128
+"""SGLang's own bound, from which on it looks up no prefix of those that wait."""
 
 LONGEST = 1e6
 """Seconds that one thing may take: with more, sums over a trace would leave what floats hold."""
@@ -231,7 +235,7 @@ class Server:
     def _in_order(self) -> Iterator[Job]:
         """Waiting requests in the scheduler's order, fixed when the step begins."""
         waiting = list(self._waiting)
-        if self._scheduler is Scheduler.LPM and len(waiting) > 1:
+        if self._scheduler is Scheduler.LPM and 1 < len(waiting) <= LONG_QUEUE:
             reusable = {
                 id(job): self._timed(self.cache.reusable, self._ask(job)) for job in waiting
             }
