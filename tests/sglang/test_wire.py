@@ -172,7 +172,7 @@ def test_a_subscriber_that_misses_and_repeats_batches_knows_what_the_tree_holds(
         statistics = found["statistics"]
         assert statistics["evicted_tokens"] > 0
         assert statistics["phantom_tokens"] > 0
-        resident = {d for d in found["resident"]}
+        resident = set(found["resident"])
         told = {digest(history) for history in held}
         ends = {h for h in held if digest(h) in resident}
         if mode == "exact":
