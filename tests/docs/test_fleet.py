@@ -32,7 +32,8 @@ def test_results_are_of_the_sweeps_as_they_are() -> None:
         given = {name: v for name, v in context.params.items() if name not in ("folder", "file")}
         given = {n: v for n, v in given.items() if n not in ("processes", "on_ray")}
         asked = chosen(given, RESULTS / "fleet.toml")
-        assert asked.workload.sessions * asked.workload.groups == 360
+        assert (asked.workload.sessions, asked.workload.groups) == (size.sessions, size.groups)
+        assert size.sessions * size.groups == 360
         assert size.concurrency == 8 * size.replicas
         for cell in cells(asked.grids, asked.baseline):
             kept = next(found)

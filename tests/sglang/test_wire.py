@@ -9,11 +9,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import zmq
 
 from penelope.policy import Namespace, pack
 from penelope.routing import FleetIndex
@@ -24,6 +24,8 @@ from tests.sglang.harness import Engine
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 PAGE, POOL = 16, 2048
+zmq: Any = import_module("zmq")
+"""Its names are made when it is imported."""
 
 
 def free_ports() -> tuple[int, int]:
@@ -73,7 +75,7 @@ def replayed(port: int, start: int) -> list[Batch]:
     try:
         asking.connect(f"tcp://127.0.0.1:{port}")
         asking.send_multipart([b"", start.to_bytes(8, "big")])
-        found = []
+        found: list[Batch] = []
         while asking.poll(5000):
             *_, number, payload = asking.recv_multipart()
             if int.from_bytes(number, "big", signed=True) == -1:
