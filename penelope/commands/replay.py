@@ -114,7 +114,8 @@ TIERED = (
     "policies",
     help=f"Comma-separated; the first is the one compared with: "
     f"{', '.join((*POLICIES, *ORDERS))}; without a host also {', '.join(OTHERS)}; with one "
-    f"also {', '.join(ARMS)}.  [default: {', '.join(POLICIES)}; with a host {', '.join(TIERED)}]",
+    f"also {', '.join(ARMS)}; or yours, as module:function.  "
+    f"[default: {', '.join(POLICIES)}; with a host {', '.join(TIERED)}]",
 )
 @click.option("--sticky-shared", is_flag=True, help="A prefix once shared stays shared.")
 @click.option(
