@@ -62,6 +62,50 @@ def test_figures_of_a_made_up_cell() -> None:
 POLICIES = (fleet.STOCK, fleet.OURS)
 
 
+def test_words_on_what_routing_is_worth() -> None:
+    text = " ".join(fleet.PAGE.read_text().split())
+    by = {
+        size.replicas: {r["router"]: r for r in fleet.plain(KEPT, size.replicas)}
+        for size in fleet.SIZES
+    }
+
+    def listed(values: list[float]) -> str:
+        return ", ".join(f"{value:.2f}" for value in values)
+
+    for policy in (fleet.STOCK, fleet.OURS):
+        worth = [fleet.ratio(r["prefix"], r["round-robin"], policy) for r in by.values()]
+        assert f"{listed(worth)} times under" in text
+    assert f"brings {listed([fleet.gain(r['round-robin']) for r in by.values()])} times" in text
+    affine = [fleet.gain(r[name]) for r in by.values() for name in ("session", "prefix")]
+    assert f"it brings {min(affine):.2f} to {max(affine):.2f}" in text
+    slower = [fleet.ratio(r["prefix"], r["session"], fleet.OURS) for r in by.values()]
+    assert max(slower[:2]) < 1.05
+    assert f"{slower[2]:.2f} times slower on 32" in text
+    cost = [fleet.ratio(r["prefix"], r["cost"], fleet.OURS) for r in by.values()]
+    assert f"It is {listed(cost)} times slower than `prefix`" in text
+
+
+def test_words_on_what_a_router_is_told() -> None:
+    text = " ".join(fleet.PAGE.read_text().split())
+    lost: dict[str, list[float]] = {}
+    for size in fleet.SIZES:
+        for base in fleet.plain(KEPT, size.replicas):
+            for run in KEPT["cells"]:
+                if [run[n] for n in fleet.NAMED[:2]] != [base[n] for n in fleet.NAMED[:2]]:
+                    continue
+                if run["event_lag"]:
+                    assert fleet.ratio(run, base, fleet.OURS) == pytest.approx(1, abs=0.015)
+                elif run["kv_events"] != "sticky":
+                    lost.setdefault(run["router"], []).append(
+                        1 - fleet.ratio(run, base, fleet.OURS)
+                    )
+                    stock, plain = (one["groups"][fleet.STOCK] for one in (run, base))
+                    assert stock == plain, "no holes, nothing to tell"
+    for router, said in (("prefix", "lose {} to {} % behind"), ("cost", "loses {} to {} %")):
+        low, high = (round(100 * one(lost[router])) for one in (min, max))
+        assert said.format(low, high) in text
+
+
 @pytest.mark.slow
 def test_a_part_can_be_made_again(tmp_path: Path) -> None:
     trace = ROOT.parent / "shared" / "traces" / "weka-500.jsonl.gz"
