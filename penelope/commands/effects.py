@@ -16,7 +16,8 @@ from penelope.runtime.inputs import require_read_once
 from penelope.runtime.model_config import is_file
 from penelope.runtime.replay.arms import switches
 from penelope.runtime.replay.compare import Setting
-from penelope.runtime.sweep.grid import HOST_ONLY
+from penelope.runtime.replay.routers import LISTENING
+from penelope.runtime.sweep.grid import EVENTS_ONLY, FLEET_ONLY, HOST_ONLY
 
 RECORDED_ONLY = ("format_name",)
 GENERATED_ONLY = ("seed",)
@@ -41,9 +42,17 @@ def require_effect(given: Collection[str], axes: Mapping[str, Sequence[Any]]) ->
     """
     recorded = "path" in given
     host = max(axes.get("host_tokens", (0,))) > 0
+    replicas = max(axes.get("replicas", (1,)))
+    hears = not set(LISTENING).isdisjoint(axes.get("router", ()))
     kinds = [switches(name) for name in axes["policy"]]
     rules: tuple[tuple[bool, tuple[str, ...], str], ...] = (
         (not host, HOST_ONLY, "without a host: give --host-tokens too, or leave it out"),
+        (replicas == 1, FLEET_ONLY, "with one replica: give --replicas too, or leave it out"),
+        (
+            replicas == 1 or not hears,
+            EVENTS_ONLY,
+            f"without a router that hears of them: choose --router {' or '.join(LISTENING)}",
+        ),
         (recorded, GENERATED_ONLY, "with --trace, which generates nothing: leave one of them out"),
         (not recorded, RECORDED_ONLY, "without --trace: name the file, or leave it out"),
         (

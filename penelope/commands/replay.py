@@ -25,8 +25,9 @@ from penelope.runtime.model_config import is_file
 from penelope.runtime.outputs import is_standard_output
 from penelope.runtime.replay.arms import ARMS, OTHERS, check_tiers, switches
 from penelope.runtime.replay.compare import Comparison, Setting, compare, fitting
-from penelope.runtime.replay.options import TRANSFERS, Options
+from penelope.runtime.replay.options import MODES, TRANSFERS, Options
 from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
+from penelope.runtime.replay.routers import LISTENING, ROUTERS
 from penelope.runtime.traces import FORMATS, Trace
 
 DEFAULT = Options()
@@ -113,7 +114,8 @@ TIERED = (
     "policies",
     help=f"Comma-separated; the first is the one compared with: "
     f"{', '.join((*POLICIES, *ORDERS))}; without a host also {', '.join(OTHERS)}; with one "
-    f"also {', '.join(ARMS)}.  [default: {', '.join(POLICIES)}; with a host {', '.join(TIERED)}]",
+    f"also {', '.join(ARMS)}; or yours, as module:function.  "
+    f"[default: {', '.join(POLICIES)}; with a host {', '.join(TIERED)}]",
 )
 @click.option("--sticky-shared", is_flag=True, help="A prefix once shared stays shared.")
 @click.option(
@@ -153,6 +155,41 @@ TIERED = (
     show_default=True,
     metavar="|".join(TRANSFERS),
     help="Copies during the computation of their step, or before it.",
+)
+@click.option(
+    "--replicas",
+    default=DEFAULT.replicas,
+    show_default=True,
+    type=int,
+    help="Servers behind a router, each with this capacity.",
+)
+@click.option(
+    "--router",
+    default=DEFAULT.router,
+    show_default=True,
+    metavar="NAME",
+    help=f"In front of them: {', '.join(ROUTERS)}.",
+)
+@click.option(
+    "--kv-events",
+    default=DEFAULT.kv_events,
+    show_default=True,
+    metavar="|".join(MODES),
+    help="What they tell a router that listens.",
+)
+@click.option(
+    "--event-lag",
+    default=DEFAULT.event_lag,
+    show_default=True,
+    type=float,
+    metavar="SECONDS",
+    help="Until it hears of it.",
+)
+@click.option(
+    "--fail",
+    default=DEFAULT.fail,
+    metavar="REPLICA@SECONDS,…",
+    help="Replicas that go down, from 0.  [default: none]",
 )
 @click.option(
     "--json",
@@ -195,6 +232,11 @@ def replay(
     chunk_tokens: int,
     host_gbps: float,
     transfers: str,
+    replicas: int,
+    router: str,
+    kv_events: str,
+    event_lag: float,
+    fail: str,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
@@ -220,7 +262,15 @@ def replay(
     names = policy_names(
         ",".join(TIERED if host_tokens else POLICIES) if policies is None else policies
     )
-    require_effect(given, {"policy": names, "host_tokens": (host_tokens,)})
+    require_effect(
+        given,
+        {
+            "policy": names,
+            "host_tokens": (host_tokens,),
+            "replicas": (replicas,),
+            "router": (router,),
+        },
+    )
     require_inputs_once(path, [model])
     setting = Options(
         model=model,
@@ -239,6 +289,11 @@ def replay(
         seconds_per_output_token=seconds_per_output_token,
         host_gbps=host_gbps,
         transfers=transfers,
+        replicas=replicas,
+        router=router,
+        kv_events=kv_events,
+        event_lag=event_lag,
+        fail=fail,
     ).setting()
     for name in names:
         check_tiers(name, host_tokens)
@@ -254,7 +309,8 @@ def replay(
     title = (
         f"{PurePath(trace.name).name}: {counted(result.policies[names[0]].requests, 'request')}, "
         f"{counted(at_a_time, 'session')} at a time, {device_tokens:,} tokens of KV"
-        f"{f' and {host_tokens:,} on the host' if host_tokens else ''}, "
+        f"{f' and {host_tokens:,} on the host' if host_tokens else ''}"
+        f"{f' on each of {replicas} replicas behind {router}' if replicas > 1 else ''}, "
         f"{setting.cost.name}{' (layout assumed)' if setting.cost.assumed else ''}, {scheduler}"
     )
     config = {
@@ -281,6 +337,11 @@ def replay(
         "scheduler": scheduler,
         "sticky_shared": sticky_shared,
         "timing": asdict(setting.timing),
+        "replicas": replicas,
+        "router": router if replicas > 1 else None,
+        "kv_events": kv_events if router in LISTENING and replicas > 1 else None,
+        "event_lag_s": event_lag if router in LISTENING and replicas > 1 else None,
+        "failures": [asdict(failure) for failure in setting.fleet.failures],
     }
     try:
         write(result, config, title, json_path, plot_path)

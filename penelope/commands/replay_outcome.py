@@ -21,7 +21,15 @@ from penelope.runtime.outputs import (
 from penelope.runtime.replay.compare import Comparison, Setting, as_json
 from penelope.runtime.replay.plot import SUFFIXES as PLOT_SUFFIXES
 from penelope.runtime.replay.plot import plot
-from penelope.runtime.replay.table import WIDTH, legend, table, tiers_legend, tiers_table
+from penelope.runtime.replay.table import (
+    WIDTH,
+    fleet_legend,
+    fleet_table,
+    legend,
+    table,
+    tiers_legend,
+    tiers_table,
+)
 from penelope.runtime.traces import Trace
 
 
@@ -97,7 +105,12 @@ def show(result: Comparison, shown: Shown) -> None:
     if setting.host_tokens:
         console.print(tiers_table(result))
         console.print()
+    if setting.fleet.replicas > 1:
+        console.print(fleet_table(result))
+        console.print()
     console.print(legend(result))
+    if setting.fleet.replicas > 1:
+        console.print(fleet_legend())
     if setting.host_tokens:
         console.print(tiers_legend())
 

@@ -19,7 +19,8 @@ from penelope.cost import PRESET_CONFIGS
 from penelope.policy import POLICIES
 from penelope.policy.errors import PenelopeError
 from penelope.runtime import inputs
-from penelope.runtime.replay.options import TRANSFERS
+from penelope.runtime.replay.options import MODES, TRANSFERS
+from penelope.runtime.replay.routers import ROUTERS
 from penelope.runtime.sweep.grid import Axes
 from penelope.runtime.traces import FORMATS
 
@@ -72,6 +73,10 @@ AXES: dict[str, Told] = {
     "seconds_per_output_token": Told(("--seconds-per-output-token",), NUMBER, "A running request."),
     "host_gbps": Told(("--host-gbps",), NUMBER, "10⁹ bytes a second between the tiers."),
     "transfers": Told(("--transfers",), WORD, f"{', '.join(TRANSFERS)}."),
+    "replicas": Told(("--replicas",), INTEGER, "Servers behind a router."),
+    "router": Told(("--router",), WORD, f"{', '.join(ROUTERS)}."),
+    "kv_events": Told(("--kv-events",), WORD, f"{', '.join(MODES)}: what routers are told."),
+    "event_lag": Told(("--event-lag",), NUMBER, "Seconds until a router hears."),
 }
 """Options that take lists: every combination is replayed.  By the names of `Options`."""
 

@@ -7,7 +7,10 @@ repeated spoils no other block.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import chain, compress, count, islice, repeat
+from operator import ne
 
 from penelope.routing.scoring import RoutingError, Span
 
@@ -54,7 +57,15 @@ class FleetIndex:
         """The replica holds these blocks from now on.  Raises `RoutingError` if it is unknown."""
         bit = self._bit(replica)
         holders, sets = self._holders, self._sets
-        for block in blocks:
+        told = list(blocks)
+        before = set(map(holders.get, told))
+        room = len(holders) + len(told) <= self.most_blocks
+        if len(before) == 1 and (room or None not in before):
+            # The same for all, as in most events: without a step in Python for every block.
+            held = (before.pop() or 0) | bit
+            holders.update(dict.fromkeys(told, sets.setdefault(held, held)))
+            return
+        for block in told:
             held = holders.get(block, 0)
             if not held and len(holders) >= self.most_blocks:
                 self.dropped += 1
@@ -66,7 +77,13 @@ class FleetIndex:
         """It holds them no longer; blocks that it was not known to hold are ignored."""
         bit = self._bit(replica)
         holders, sets = self._holders, self._sets
-        for block in blocks:
+        told = list(blocks)
+        before = set(map(holders.get, told))
+        if before == {bit}:
+            # Nobody else has any: as above.
+            deque(map(holders.pop, told, repeat(None)), maxlen=0)
+            told = []
+        for block in told:
             left = holders.get(block, 0) & ~bit
             if left:
                 holders[block] = sets.setdefault(left, left)
@@ -85,12 +102,14 @@ class FleetIndex:
 
         Time: one look-up for each block, and a step wherever a replica's span begins or ends.
         """
-        holders = self._holders
+        found = [*map(self._holders.get, blocks), None]
+        # Without a step in Python for every block: most have the holders of the one before.
+        differs = compress(count(1), map(ne, found, islice(found, 1, None)))
         spans: dict[int, list[Span]] = {}
         begun: dict[int, int] = {}
         before = 0
-        for at, block in enumerate([*blocks, None]):
-            now = 0 if block is None else holders.get(block, 0)
+        for at in chain((0,), differs):
+            now = found[at] or 0
             changed = before ^ now
             while changed:
                 bit = changed & -changed

@@ -16,7 +16,16 @@ from penelope.cost import preset
 from penelope.runtime.announcing import Announce
 from tests.docs.documents import DOCS, blocks
 from tests.routers.feeding import SCORES
-from tests.routers.measured import BEGIN, OURS, ROUTERS, Measured, measure, rendered, table
+from tests.routers.measured import (
+    BEGIN,
+    BEGIN_TIERS,
+    OURS,
+    ROUTERS,
+    TIERS,
+    Measured,
+    measure,
+    rendered,
+)
 
 PAGE = DOCS / "routers.md"
 
@@ -26,10 +35,25 @@ def found() -> Measured:
     return measure()
 
 
-def test_the_table_is_what_is_measured(found: Measured) -> None:
+@pytest.fixture(scope="module")
+def tiers() -> Measured:
+    return measure(sizes=TIERS)
+
+
+def test_the_tables_are_what_is_measured(found: Measured, tiers: Measured) -> None:
     text = PAGE.read_text()
-    assert text.count(BEGIN) == 1
-    assert text == rendered(text, table(found))
+    assert text.count(BEGIN) == text.count(BEGIN_TIERS) == 1
+    assert text == rendered(text, found, tiers)
+
+
+def test_one_announcement_for_both_tiers_errs_least(tiers: Measured) -> None:
+    for (name, mode), off in tiers.items():
+        if name != "AIBrix, synchronised":
+            assert mode is not Announce.STICKY or (off.too_few, off.refused) == (0, 0)
+            assert mode is not Announce.PREFIX or (off.too_many, off.refused) == (0, 0)
+            others = [tiers[name, other].cost for other in Announce]
+            assert tiers[name, Announce.STICKY].cost == min(others)
+    assert tiers[OURS, Announce.EXACT].too_few > 0, "what is on the host is not told"
 
 
 def test_what_the_page_says_in_words(found: Measured) -> None:

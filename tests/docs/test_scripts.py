@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.documents import RESULTS
 
-SCRIPTS = ("make.py", "order.py", "paper.py", "policy_overhead.py")
+SCRIPTS = ("fleet.py", "make.py", "order.py", "paper.py", "policy_overhead.py")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -61,6 +61,9 @@ class Sizes(NamedTuple):
     moved: float = 0.2
     """How often a session is served elsewhere than before."""
     resets: float = 0.0
+    host: int = 0
+    """Units of a second tier of each replica."""
+    swap: int = 0
 
 
 class Fleet:
@@ -68,13 +71,19 @@ class Fleet:
         self.random = Random(seed)
         self.sizes = sizes
         self.listeners = listeners
-        config = Config(sizes.capacity, sizes.page, sizes.block)
+        config = Config(
+            sizes.capacity,
+            sizes.page,
+            sizes.block,
+            host_capacity=sizes.host,
+            swap_buffer=sizes.swap,
+        )
         self.blocks = Blocks(sizes.page, config.unit_bytes)
         self.seen: Counter[str] = Counter()
         self.told: Counter[Announce] = Counter()
         """Stored blocks by mode."""
         self.caches = [
-            Cache(config, SymbolicStore(sizes.capacity), self._observer(replica))
+            Cache(config, SymbolicStore(sizes.capacity, sizes.host), self._observer(replica))
             for replica in range(sizes.replicas)
         ]
         self.states = [cache.state for cache in self.caches]
@@ -102,6 +111,9 @@ class Fleet:
                     listener.router.clear(replica)
             for mode in dict.fromkeys(listener.mode for listener in self.listeners):
                 for told in announcements(mode, before, after, effects):
+                    # Tier by tier, these routers follow the device.
+                    if mode is Announce.EXACT and told.tier is Residency.HOST:
+                        continue
                     event = self.blocks.event(replica, told)
                     self.told[mode] += len(event.blocks) if event.stored else 0
                     for listener in self.listeners:

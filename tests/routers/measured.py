@@ -22,6 +22,8 @@ TOKENS: Final = 256
 """Tokens that a unit of the fleet stands for here: sessions of up to 40,000."""
 REQUESTS: Final = 600
 SEEDS: Final = (1, 2, 3)
+TIERS: Final = Sizes(capacity=200, host=154, swap=4)
+"""The same KV as with one tier, of which the host has 150 units."""
 
 ROUTERS: Final[dict[str, Callable[[], Index]]] = {
     "Dynamo, radix tree": DynamoTree,
@@ -76,11 +78,13 @@ class Off:
 Measured = dict[tuple[str, Announce], Off]
 
 
-def measure(seeds: Sequence[int] = SEEDS, requests: int = REQUESTS) -> Measured:
+def measure(
+    seeds: Sequence[int] = SEEDS, requests: int = REQUESTS, sizes: Sizes | None = None
+) -> Measured:
     """Every router in every mode over the same histories, added up over some seeds."""
     total: Measured = {}
     for seed in seeds:
-        for key, off in measure_one(seed, requests, Sizes()).items():
+        for key, off in measure_one(seed, requests, sizes or Sizes()).items():
             total.setdefault(key, Off()).add(off)
     return total
 
@@ -140,6 +144,7 @@ def _cheapest(index: OurIndex, request: list[int], length: int, sizes: Sizes) ->
 
 
 BEGIN: Final = "<!-- table routers: python -m tests.routers -->"
+BEGIN_TIERS: Final = "<!-- table routers in two tiers: python -m tests.routers -->"
 END: Final = "<!-- end -->"
 HEADER: Final = (
     "router | mode | blocks too many | blocks too few | stores refused | not the cheapest | "
@@ -169,7 +174,10 @@ def _order(name: str, mode: Announce) -> tuple[int, int]:
     return [*ROUTERS, OURS].index(name), [*Announce].index(mode)
 
 
-def rendered(text: str, made: str) -> str:
-    """The page with its table replaced."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}"
+def rendered(text: str, one_tier: Measured, two_tiers: Measured) -> str:
+    """The page with its tables replaced."""
+    for begin, found in ((BEGIN, one_tier), (BEGIN_TIERS, two_tiers)):
+        before, rest = text.split(begin)
+        after = rest.split(END, 1)[1]
+        text = f"{before}{begin}\n{table(found)}\n{END}{after}"
+    return text

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import core_operations, measuring, replay_throughput, routing
+from benchmarks import core_operations, fleet, measuring, replay_throughput, routing
 from benchmarks.measuring import Bar, Timing, growth, measure, report
 from penelope.runtime.traces import GeneratorOptions, generate
 
@@ -94,6 +95,15 @@ def test_everything_is_measured_and_reported(
         assert f"{'met   ' if bar['met'] else 'MISSED'}  {bar['name']}: {bar['figure']}" in shown
     assert document["machine"]["cores"] >= 1
     assert f"cpu {document['machine']['cpu']}, cores" in shown
+
+
+def test_a_fleet_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    bars, figures = fleet.run(quick=True, each=3)
+    rows: Any = figures["fleet"]
+    assert [row["router"] for row in rows] == list(fleet.ROUTERS)
+    assert all(row["sessions"] == 6 and row["seconds"] > 0 for row in rows)
+    assert [bar.met for bar in bars] == [True] * len(fleet.ROUTERS)
+    assert "2        6" in capsys.readouterr().out
 
 
 def test_a_missed_bar_is_shouted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,12 @@ def refusal(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str
 
 
 USELESS = [
+    ("--router cost", "--router has no effect with one replica: give --replicas"),
+    ("--kv-events exact", "--kv-events has no effect without a router that hears of them"),
+    (
+        "--replicas 2 --router session --event-lag 1",
+        "--event-lag has no effect without a router that hears of them: choose --router prefix or",
+    ),
     ("--swap-tokens 2048", "--swap-tokens has no effect without a host: give --host-tokens"),
     ("--host-gbps 25", "--host-gbps has no effect without a host"),
     ("--transfers serial", "--transfers has no effect without a host"),

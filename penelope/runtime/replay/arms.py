@@ -18,6 +18,7 @@ from penelope.runtime.replay.others import (
     RoundRobinTails,
     TailLatencyLru,
 )
+from penelope.runtime.replay.plugged import is_plugged, plugged, plugged_cache
 
 HICACHE = "sglang-hicache"
 INDEPENDENT = "independent-tiers"
@@ -56,10 +57,12 @@ def switches(name: str) -> tuple[Position, Granularity]:
         return POLICIES["penelope"]
     if name in _OTHERS:
         return POLICIES[_OTHERS[name][0]]
+    if is_plugged(name):
+        return POLICIES[plugged(name).base]
     if name not in POLICIES and name not in ORDERS:
         raise InvalidConfigError(
             f"unknown policy '{name}': choose from "
-            f"{', '.join((*POLICIES, *ORDERS, *OTHERS, *ARMS))}"
+            f"{', '.join((*POLICIES, *ORDERS, *OTHERS, *ARMS))}, or name yours as module:function"
         )
     return named_policy(name)
 
@@ -81,6 +84,8 @@ def cache(name: str, config: Config, unit_tokens: int = 1) -> ReplayCache:
     """
     switches(name)
     check_tiers(name, config.host_capacity)
+    if is_plugged(name):
+        return plugged_cache(name, config, unit_tokens)
     if name in _OTHERS:
         return _OTHERS[name][1](config, unit_tokens)
     if name in POLICIES or name in ORDERS:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penelope import policy
-from penelope.policy import Config, Key, Match, MoveId, Plan, Receipt, State, Ticket, Transfer
+from penelope.policy import (
+    Config,
+    Effect,
+    Key,
+    Match,
+    MoveId,
+    Plan,
+    Receipt,
+    State,
+    Ticket,
+    Transfer,
+)
 from penelope.runtime.exchange import exchange
 
 
@@ -81,12 +92,18 @@ class ReplayCache(Protocol):
         """The output is complete, and nothing of the request is locked any more.  As `computed`."""
 
 
+Heard = Callable[[State, State, tuple[Effect, ...]], None]
+"""The state before a transition, the state after it, and its effects."""
+
+
 class CoreCache:
     """The policy core, with one tier or two; the shell's copies succeed and take no step."""
 
     def __init__(self, config: Config, *, queue_in_view: bool = False) -> None:
         self.state: State = policy.empty(config)
         self.queue_in_view = queue_in_view
+        self.heard: Heard | None = None
+        """Told of every transition that changes what is held: for routers."""
         self._tickets: dict[int, Ticket] = {}
 
     @property
@@ -121,7 +138,7 @@ class CoreCache:
             return None
         needed = self._needed(plan)
         admitted = policy.admit(self.state, plan)
-        self.state = admitted.state
+        self._become(admitted.state, admitted.effects)
         dropped, demoted, swapped = admitted.freed, 0, 0
         if admitted.pending:
             more, demoted, swapped = self._make_room(admitted.receipt)
@@ -141,14 +158,22 @@ class CoreCache:
 
     def computed(self, admission: Admission, prompt: Key) -> int:
         for start, end in admission.holes:
-            self.state = policy.refill(self.state, admission.receipt, start, end).state
-        self.state = policy.checkpoint(self.state, admission.receipt, prompt).state
+            refilled = policy.refill(self.state, admission.receipt, start, end)
+            self._become(refilled.state, refilled.effects)
+        stored = policy.checkpoint(self.state, admission.receipt, prompt)
+        self._become(stored.state, stored.effects)
         return 0
 
     def finished(self, admission: Admission, history: Key) -> int:
-        self.state = policy.checkpoint(self.state, admission.receipt, history).state
-        self.state = policy.release(self.state, admission.receipt).state
+        stored = policy.checkpoint(self.state, admission.receipt, history)
+        self._become(stored.state, stored.effects)
+        self._become(*policy.release(self.state, admission.receipt))
         return 0
+
+    def _become(self, state: State, effects: tuple[Effect, ...]) -> None:
+        before, self.state = self.state, state
+        if self.heard is not None:
+            self.heard(before, state, effects)
 
     def _plan(self, ask: Ask) -> Plan:
         return policy.plan(self.state, ask.prompt, extra=ask.extra, at_most=ask.at_most)
@@ -170,20 +195,21 @@ class CoreCache:
             demoted += done.transfer.length if done.demotion else 0
             swapped += done.transfer.length if done.swapped else 0
             dropped += self._drop_for_moves(receipt)
-        self.state = policy.settle_promise(self.state, receipt).state
+        self._become(*policy.settle_promise(self.state, receipt))
         return dropped, demoted, swapped
 
     # Moves
 
     def depart(self, transfer: Transfer) -> MoveId:
-        self.state, _, move = policy.begin_move(self.state, transfer)
+        state, effects, move = policy.begin_move(self.state, transfer)
+        self._become(state, effects)
         return move
 
     def copy(self, move: MoveId, transfer: Transfer) -> None:
         """Nothing lies anywhere in this model."""
 
     def arrive(self, move: MoveId) -> None:
-        self.state = policy.end_move(self.state, move).state
+        self._become(*policy.end_move(self.state, move))
 
     def give_up(self, move: MoveId) -> None:
-        self.state = policy.fail_move(self.state, move).state
+        self._become(*policy.fail_move(self.state, move))

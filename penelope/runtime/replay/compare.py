@@ -14,7 +14,9 @@ from penelope.policy import Config, ordering
 from penelope.policy.errors import InvalidConfigError, PenelopeError
 from penelope.runtime.replay.arms import cache, switches
 from penelope.runtime.replay.closed_loop import Replayed, replay
-from penelope.runtime.replay.server import Counters, Scheduler, Server, Timing
+from penelope.runtime.replay.fleet import ALONE, FleetSetting
+from penelope.runtime.replay.seen import Seen
+from penelope.runtime.replay.server import Counters, Scheduler, Server, Timing, total
 from penelope.runtime.traces import Session, Trace
 
 
@@ -40,6 +42,8 @@ class Setting:
     """0: one tier."""
     swap_tokens: int = 1024
     """Of the host, for exchanges only."""
+    fleet: FleetSetting = ALONE
+    """Replicas of this server, each with a cache of these sizes."""
 
     def config(self, name: str, unit_tokens: int) -> Config:
         """The cache configuration of a named policy, in units of the trace.
@@ -150,6 +154,23 @@ class Summary:
     nodes_max: int
     policy_seconds: float
     """CPU time in the policy core."""
+    busy_max: float
+    """Of the busiest replica: time in which it computed, over the mean of all; 1 for one."""
+    rerouted_requests: int
+    """Sent again because their replica failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFigures:
+    """One replica of a fleet, over all groups."""
+
+    requests: int
+    hit_rate: float
+    """Share of the prompt tokens sent to it that it did not compute; 0 if none was sent."""
+    computed_tokens: int
+    evicted_tokens: int
+    busy_s: float
+    """Seconds in which it computed."""
 
 
 COMPARED = ("ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "jct_mean_s", "recomputed_units")
@@ -176,6 +197,8 @@ class Comparison:
     ratios: dict[str, dict[str, Ratio]]
     refused_sessions: int
     """Left out because one of their requests does not fit the device."""
+    replicas: dict[str, list[ReplicaFigures]]
+    """By policy, one for each replica."""
 
 
 def _ignore(name: str) -> None:
@@ -201,7 +224,9 @@ def compare(
         for name in names:
             done[name] = replay_under(group, setting, name, partial(answered, name))
         first = {name: first_time_cost(d.counters) for name, d in done.items()}
-        assert len(set(first.values())) == 1, f"policies did different work: {first}"
+        # A replica that fails takes work with it that was begun and not finished.
+        same = len(set(first.values())) == 1 or setting.fleet.failures
+        assert same, f"policies did different work: {first}"
         per_group.append(done)
     scale = setting.cost.scale
     replicates = [{n: summary([done[n]], scale) for n in names} for done in per_group]
@@ -210,11 +235,13 @@ def compare(
         replicates,
         {n: ratios([(r[names[0]], r[n]) for r in replicates]) for n in names},
         sum(len(g.sessions) - len(r.sessions) for g, r in zip(groups, runnable, strict=True)),
+        {n: replica_figures([done[n] for done in per_group]) for n in names},
     )
 
 
 def check_policies(setting: Setting, names: Sequence[str], unit_tokens: int) -> None:
     """Raises `InvalidConfigError` if one of the policies cannot run in this setting."""
+    setting.fleet.check(names, setting.host_tokens)
     for name in names:
         cache(name, setting.config(name, unit_tokens), unit_tokens)
 
@@ -227,9 +254,15 @@ def replay_under(
     `answered` is called after every request.
     """
     unit = group.unit_tokens
-    kept = cache(name, setting.config(name, unit), unit)
-    server = Server(kept, setting.cost, setting.timing, setting.scheduler, unit)
-    return replay(group, server, setting.concurrency, answered)
+    config, seen = setting.config(name, unit), Seen()
+    servers = [
+        Server(
+            cache(name, config, unit), setting.cost, setting.timing, setting.scheduler, unit, seen
+        )
+        for _ in range(setting.fleet.replicas)
+    ]
+    fleet = setting.fleet.fleet(servers, setting.cost, unit)
+    return replay(group, fleet, setting.concurrency, answered)
 
 
 def fitting(groups: Sequence[Trace], setting: Setting) -> list[Trace]:
@@ -272,37 +305,51 @@ def summary(runs: Sequence[Replayed], scale: int) -> Summary:
     ttft = np.array([t for run in runs for t in run.ttft])
     counted = [run.counters for run in runs]
 
-    def total(field: Callable[[Counters], int]) -> int:
+    def added(field: Callable[[Counters], int]) -> int:
         return sum(field(c) for c in counted)
 
-    requests = total(lambda c: c.requests)
-    computed = total(lambda c: c.computed_tokens)
-    promoted = total(lambda c: c.promoted_tokens)
-    swapped = total(lambda c: c.swapped_tokens)
+    requests = added(lambda c: c.requests)
+    computed = added(lambda c: c.computed_tokens)
+    promoted = added(lambda c: c.promoted_tokens)
+    swapped = added(lambda c: c.swapped_tokens)
     return Summary(
         requests=requests,
         ttft_mean_s=float(ttft.mean()),
         ttft_p50_s=float(np.percentile(ttft, 50)),
         ttft_p99_s=float(np.percentile(ttft, 99)),
         jct_mean_s=fmean(t for run in runs for t in run.jct),
-        hit_rate=1 - computed / total(lambda c: c.prompt_tokens),
+        hit_rate=1 - computed / added(lambda c: c.prompt_tokens),
         computed_tokens=computed,
-        computed_units=total(lambda c: c.computed) / scale,
-        recomputed_units=total(lambda c: c.recomputed) / scale,
-        evicted_tokens=total(lambda c: c.evicted_tokens),
-        holes_per_request=total(lambda c: c.holes) / requests,
-        mostly_lost_requests=total(lambda c: c.mostly_lost),
-        mostly_lost_units=total(lambda c: c.mostly_lost_recomputed) / scale,
-        over_evicted_tokens=total(lambda c: c.over_evicted_tokens),
-        device_hit_tokens=total(lambda c: c.device_hit_tokens),
-        host_hit_tokens=total(lambda c: c.host_hit_tokens),
+        computed_units=added(lambda c: c.computed) / scale,
+        recomputed_units=added(lambda c: c.recomputed) / scale,
+        evicted_tokens=added(lambda c: c.evicted_tokens),
+        holes_per_request=added(lambda c: c.holes) / requests,
+        mostly_lost_requests=added(lambda c: c.mostly_lost),
+        mostly_lost_units=added(lambda c: c.mostly_lost_recomputed) / scale,
+        over_evicted_tokens=added(lambda c: c.over_evicted_tokens),
+        device_hit_tokens=added(lambda c: c.device_hit_tokens),
+        host_hit_tokens=added(lambda c: c.host_hit_tokens),
         promoted_tokens=promoted,
-        demoted_tokens=total(lambda c: c.demoted_tokens),
+        demoted_tokens=added(lambda c: c.demoted_tokens),
         swapped_tokens=swapped,
         swapped_share=swapped / promoted if promoted else 0.0,
         nodes_max=max(c.nodes_max for c in counted),
         policy_seconds=sum(c.policy_seconds for c in counted),
+        busy_max=max(max(busy) / fmean(busy) for busy in (run.fleet.busy_s for run in runs)),
+        rerouted_requests=sum(run.fleet.rerouted for run in runs),
     )
+
+
+def replica_figures(runs: Sequence[Replayed]) -> list[ReplicaFigures]:
+    """Each replica of runs of one policy, on fleets of one size."""
+    found = []
+    for number in range(len(runs[0].fleet.servers)):
+        own = total([run.fleet.servers[number].counters for run in runs])
+        computed, asked = own.computed_tokens, own.prompt_tokens
+        hits = 1 - computed / asked if asked else 0.0
+        busy = sum(run.fleet.busy_s[number] for run in runs)
+        found.append(ReplicaFigures(own.requests, hits, computed, own.evicted_tokens, busy))
+    return found
 
 
 def ratios(pairs: Sequence[tuple[Summary, Summary]]) -> dict[str, Ratio]:
@@ -330,6 +377,10 @@ def as_json(comparison: Comparison, config: dict[str, object]) -> dict[str, obje
             for name, ratios in comparison.ratios.items()
         },
         "refused_sessions": comparison.refused_sessions,
+        "replicas": {
+            name: [asdict(figures) for figures in replicas]
+            for name, replicas in comparison.replicas.items()
+        },
         "replicates": [
             {"policies": {name: asdict(s) for name, s in group.items()}}
             for group in comparison.replicates

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from penelope.cost import CostModel
 from penelope.policy.errors import InvalidConfigError
+from penelope.runtime.announcing import Announce
 from penelope.runtime.model_config import load_model
 from penelope.runtime.replay.compare import Setting
+from penelope.runtime.replay.fleet import Failure, FleetSetting
 from penelope.runtime.replay.server import LONGEST, Scheduler, Timing
 
 TRANSFERS = ("overlapped", "serial")
+
+MODES = tuple(mode.value for mode in Announce)
 
 MOST = 1 << 40
 """Tokens or sessions: the KV of this many would fill more memory than there is anywhere."""
@@ -48,6 +52,14 @@ class Options:
     host_gbps: float = 50.0
     """What a copy gets out of PCIe 5.0 with 16 lanes (63 GB/s each way)."""
     transfers: str = TRANSFERS[0]
+    replicas: int = 1
+    router: str = "session"
+    """In front of several replicas."""
+    kv_events: str = Announce.STICKY.value
+    event_lag: float = 0.0
+    """Seconds."""
+    fail: str = ""
+    """`replica@seconds`, comma-separated."""
 
     def setting(self, cost: CostModel | None = None) -> Setting:
         """What they mean; `cost` is the model's, where it has been read already.
@@ -75,7 +87,23 @@ class Options:
             self.sticky_shared,
             self.host_tokens,
             self.swap_tokens,
+            self._fleet(),
         )
+
+    def _fleet(self) -> FleetSetting:
+        if self.kv_events not in MODES:
+            raise InvalidConfigError(
+                f"--kv-events {self.kv_events} is not known: choose from {', '.join(MODES)}"
+            )
+        fleet = FleetSetting(
+            self.replicas,
+            self.router,
+            Announce(self.kv_events),
+            self.event_lag,
+            failures(self.fail),
+        )
+        fleet.check((), self.host_tokens)
+        return fleet
 
     def _check_numbers(self) -> None:
         for name in ("concurrency", "device_tokens", "chunk_tokens"):
@@ -130,6 +158,20 @@ class Options:
             raise InvalidConfigError(
                 f"unknown scheduler '{self.scheduler}': choose from {known}"
             ) from None
+
+
+def failures(text: str) -> tuple[Failure, ...]:
+    """What `--fail` says: `1@600,2@900`.  Raises `InvalidConfigError`."""
+    found = []
+    for part in filter(None, text.split(",")):
+        replica, _, seconds = part.strip().partition("@")
+        try:
+            found.append(Failure(int(replica), float(seconds)))
+        except ValueError:
+            raise InvalidConfigError(
+                f"--fail {part!r} is no failure: give replica@seconds, such as 1@600"
+            ) from None
+    return tuple(found)
 
 
 def _flag(name: str) -> str:

@@ -6,8 +6,8 @@ Room for a request's whole output is reserved when it is admitted, so that none 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from time import thread_time
 from typing import ParamSpec, TypeVar
@@ -27,10 +27,14 @@ class Scheduler(Enum):
     """Which waiting request is prefilled next."""
 
     LPM = "lpm"
-    """Longest reusable cached prefix first; first come first served among equals."""
+    """Longest reusable cached prefix first; first come first served among equals, and, as in
+    SGLang, while more than `LONG_QUEUE` wait."""
     FCFS = "fcfs"
     """First come, first served."""
 
+
+LONG_QUEUE = 128
+"""SGLang's own bound, from which on it looks up no prefix of those that wait."""
 
 LONGEST = 1e6
 """Seconds that one thing may take: with more, sums over a trace would leave what floats hold."""
@@ -84,6 +88,8 @@ class Job:
     """Units at the beginning of the prompt that other streams begin with too."""
     number: int = 0
     """Of all requests that the server was sent, in order of arrival."""
+    again: bool = False
+    """Whether another server had given its first token before it failed."""
     admission: Admission | None = None
     work: list[tuple[int, int]] = field(default_factory=list)
     """Spans still to compute, in tokens, next one last."""
@@ -116,6 +122,14 @@ class Counters:
     policy_seconds: float = 0.0
 
 
+def total(parts: Sequence[Counters]) -> Counters:
+    """Of several servers: sums, and the largest `nodes_max`."""
+    if len(parts) == 1:
+        return parts[0]
+    sums = {f.name: sum(getattr(part, f.name) for part in parts) for f in fields(Counters)}
+    return Counters(**sums | {"nodes_max": max(part.nodes_max for part in parts)})
+
+
 class Server:
     """One engine with one cache, of one tier or two.
 
@@ -130,7 +144,9 @@ class Server:
         timing: Timing,
         scheduler: Scheduler,
         unit_tokens: int,
+        seen: Seen | None = None,
     ) -> None:
+        """`seen` is what was computed before, by this server or by others of its fleet."""
         self.cache = cache
         self._cost = cost
         self._timing = timing
@@ -140,7 +156,7 @@ class Server:
         self._unfinished: Job | None = None
         self._completing: list[Job] = []
         self._copied_in = self._copied_out = 0
-        self._seen = Seen()
+        self._seen = Seen() if seen is None else seen
         self.counters = Counters()
 
     @property
@@ -219,7 +235,7 @@ class Server:
     def _in_order(self) -> Iterator[Job]:
         """Waiting requests in the scheduler's order, fixed when the step begins."""
         waiting = list(self._waiting)
-        if self._scheduler is Scheduler.LPM and len(waiting) > 1:
+        if self._scheduler is Scheduler.LPM and 1 < len(waiting) <= LONG_QUEUE:
             reusable = {
                 id(job): self._timed(self.cache.reusable, self._ask(job)) for job in waiting
             }

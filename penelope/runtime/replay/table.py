@@ -48,6 +48,35 @@ def tiers_table(comparison: Comparison) -> Table:
     return shown
 
 
+def fleet_table(comparison: Comparison) -> Table:
+    """One row a policy: how evenly the replicas were used."""
+    shown = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
+    shown.add_column("policy", no_wrap=True)
+    for heading in ("requests", "hits", "busiest", "sent again"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for name, s in comparison.policies.items():
+        own = comparison.replicas[name]
+        requests = [figures.requests for figures in own]
+        hits = [100 * figures.hit_rate for figures in own]
+        shown.add_row(
+            _broken(name),
+            f"{min(requests):,} to {max(requests):,}",
+            f"{min(hits):.1f} to {max(hits):.1f}%",
+            f"{s.busy_max:.2f}",
+            f"{s.rerouted_requests:,}",
+        )
+    return shown
+
+
+def fleet_legend() -> str:
+    """What the columns of `fleet_table` mean."""
+    return (
+        "requests, hits: of the replica with the fewest, and with the most.  busiest: time in "
+        "which the busiest replica computed, over the mean of all.  sent again: because their "
+        "replica failed."
+    )
+
+
 def tiers_legend() -> str:
     """What the columns of `tiers_table` mean."""
     return (

@@ -22,6 +22,7 @@ from penelope.runtime.replay.compare import (
     summary,
 )
 from penelope.runtime.replay.options import Options
+from penelope.runtime.replay.routers import LISTENING
 from penelope.runtime.traces import Trace
 
 FIGURES = tuple(field.name for field in fields(Summary) if field.name != "policy_seconds")
@@ -146,14 +147,26 @@ def cells(grids: Sequence[Axes], baseline: str | None) -> tuple[Cell, ...]:
 HOST_ONLY = ("swap_tokens", "host_gbps", "transfers")
 """Options that mean nothing without a host."""
 
+FLEET_ONLY = ("router", "fail")
+"""Options that mean nothing with one replica."""
+
+EVENTS_ONLY = ("kv_events", "event_lag")
+"""Options that mean nothing to a router that hears no KV events."""
+
 
 def _told(values: Mapping[str, Any]) -> Options:
     """The options of one combination; those that mean nothing in it are as if not given.
 
     So that two combinations which differ in them alone are one setting, replayed once.
     """
-    host = values.get("host_tokens", 0) != 0
-    return Options(**{n: value for n, value in values.items() if host or n not in HOST_ONLY})
+    useless: set[str] = set()
+    if not values.get("host_tokens", 0):
+        useless.update(HOST_ONLY)
+    if values.get("replicas", 1) == 1:
+        useless.update(FLEET_ONLY, EVENTS_ONLY)
+    if values.get("router", Options().router) not in LISTENING:
+        useless.update(EVENTS_ONLY)
+    return Options(**{n: value for n, value in values.items() if n not in useless})
 
 
 def narrowed(cells: Sequence[Cell], sessions: int) -> tuple[Cell, ...]:
