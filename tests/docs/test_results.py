@@ -81,7 +81,7 @@ def test_what_the_results_say_in_words_about_two_tiers() -> None:
 
 def test_files_are_small() -> None:
     assert (RESULTS / "weka-500.png").stat().st_size < 150_000
-    assert sum(p.stat().st_size for p in RESULTS.glob("*.json")) < 220_000
+    assert sum(p.stat().st_size for p in RESULTS.glob("*.json")) < 250_000
 
 
 def test_first_time_work_is_the_same_for_every_policy() -> None:

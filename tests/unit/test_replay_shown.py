@@ -13,10 +13,10 @@ from rich.console import Console
 
 from penelope.policy import POLICIES
 from penelope.runtime.replay.colours import LOOKS, look
-from penelope.runtime.replay.compare import COMPARED, Comparison, Ratio, Summary
+from penelope.runtime.replay.compare import COMPARED, Comparison, Ratio, ReplicaFigures, Summary
 from penelope.runtime.replay.digits import thousands, three_digits
 from penelope.runtime.replay.plot import draw, plot
-from penelope.runtime.replay.table import WIDTH, legend, table
+from penelope.runtime.replay.table import WIDTH, fleet_table, legend, table
 
 NAMES = list(POLICIES)
 
@@ -45,6 +45,8 @@ def summary(ttft: float = 2.0, units: float = 3e12, hits: float = 0.9) -> Summar
         swapped_share=0.5,
         nodes_max=300,
         policy_seconds=1.0,
+        busy_max=1.0,
+        rerouted_requests=0,
     )
 
 
@@ -62,7 +64,18 @@ def comparison(
             for name in policies
         },
         0,
+        {name: [ReplicaFigures(500, 0.9, 10**6, 10**6, 50.0)] for name in policies},
     )
+
+
+def test_a_fleet_is_shown_by_its_extremes() -> None:
+    found = comparison({"penelope": replace(summary(), busy_max=1.257, rerouted_requests=3)})
+    uneven = [ReplicaFigures(n, n / 10_000, 1, 1, 1.0) for n in (4000, 9000, 500)]
+    console = Console(file=StringIO(), width=WIDTH)
+    console.print(fleet_table(replace(found, replicas={"penelope": uneven})))
+    assert isinstance(console.file, StringIO)
+    last = console.file.getvalue().splitlines()[-1]
+    assert last.split() == "penelope 500 to 9,000 5.0 to 90.0% 1.26 3".split()
 
 
 def rendered(result: Comparison) -> list[str]:
