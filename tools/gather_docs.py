@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "spec/README.md", "docs/**/*.md")
 STYLE = ROOT / "docs" / "site.css"
 GROUPS: Final = {
-    "A request, from its plan to its release": ("planning", "transitions"),
+    "A request, from its plan to its release": ("planning", "locking", "storing"),
     "Keys and matches": ("keys", "matching"),
     "Eviction, and whose turn it is": ("eviction", "queueing", "walk"),
     "Moves between the tiers": ("moves",),
     "Configuration": ("config",),
     "What a shell must do: effects": ("effects",),
     "What is refused: errors": ("errors",),
-    "State and ids": ("tree",),
+    "State and ids": ("state",),
 }
 """The public names of the core, by the module that defines them."""
 
@@ -95,7 +95,7 @@ def public_core() -> str:
     for name in sorted(policy.__all__, key=str.swapcase):  # verbs first
         module = getattr(getattr(policy, name), "__module__", "penelope.policy.config")
         if not module.startswith("penelope.policy."):
-            module = "penelope.policy.tree"  # a constant, or a new type
+            module = "penelope.policy.state"  # a constant, or a new type
         names[group_of[module.removeprefix("penelope.policy.")]].append(name)
     parts = ["# The policy core", "Every name that `penelope.policy` exports."]
     for group, found in names.items():

@@ -44,6 +44,7 @@ from penelope.policy.errors import (
 )
 from penelope.policy.eviction import Evicted, evict
 from penelope.policy.keys import UNIT_BYTES, Key, pack
+from penelope.policy.locking import Acquired, Step, acquire, release, touch
 from penelope.policy.matching import Match, Span, match
 from penelope.policy.moves import (
     Begun,
@@ -58,20 +59,7 @@ from penelope.policy.moves import (
 )
 from penelope.policy.planning import Admitted, Plan, admit, plan, plan_matched, reserve
 from penelope.policy.queueing import LinedUp, line_up, retire
-from penelope.policy.transitions import (
-    Acquired,
-    Inserted,
-    Refilled,
-    Step,
-    acquire,
-    checkpoint,
-    insert,
-    refill,
-    release,
-    reset,
-    touch,
-)
-from penelope.policy.tree import (
+from penelope.policy.state import (
     DEFAULT_NAMESPACE,
     Lease,
     Move,
@@ -88,6 +76,7 @@ from penelope.policy.tree import (
     Totals,
     empty,
 )
+from penelope.policy.storing import Inserted, Refilled, checkpoint, insert, refill, reset
 from penelope.policy.walk import Stop, private_span
 
 __all__ = [

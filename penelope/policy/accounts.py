@@ -11,8 +11,7 @@ from penelope.policy.config import Order
 from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace
 from penelope.policy.order import ranked
-from penelope.policy.ticks import TickMap
-from penelope.policy.tree import (
+from penelope.policy.state import (
     Lease,
     Node,
     NodeId,
@@ -23,6 +22,7 @@ from penelope.policy.tree import (
     Totals,
     live_lease,
 )
+from penelope.policy.ticks import TickMap
 from penelope.policy.walk import is_victim, parts
 
 _DEVICE: Final = Residency.DEVICE

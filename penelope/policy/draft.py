@@ -15,7 +15,7 @@ from penelope.policy.accounts import Accounts, has_device
 from penelope.policy.config import Granularity, Position
 from penelope.policy.effects import Free, Merge, Remove, Split
 from penelope.policy.keys import Key
-from penelope.policy.tree import (
+from penelope.policy.state import (
     Lease,
     Namespace,
     Node,

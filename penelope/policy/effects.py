@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penelope.policy.tree import MoveId, NodeId, Residency
+from penelope.policy.state import MoveId, NodeId, Residency
 
 
 class Split(NamedTuple):

@@ -10,7 +10,7 @@ from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace
 from penelope.policy.order import first_victim, share
-from penelope.policy.tree import Node, NodeId, Residency, State
+from penelope.policy.state import Node, NodeId, Residency, State
 from penelope.policy.walk import is_victim, parent_of, private_span
 
 

@@ -9,7 +9,7 @@ from penelope.policy.amounts import amount
 from penelope.policy.config import Config
 from penelope.policy.errors import InFlight, InvalidKey, StalePlan
 from penelope.policy.keys import Key, common_prefix
-from penelope.policy.tree import DEFAULT_NAMESPACE, Namespace, Node, NodeId, Residency, State
+from penelope.policy.state import DEFAULT_NAMESPACE, Namespace, Node, NodeId, Residency, State
 
 
 class Span(NamedTuple):

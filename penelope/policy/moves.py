@@ -18,9 +18,9 @@ from penelope.policy.config import Position
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Copy, Effect, Moved, Unmoved
 from penelope.policy.errors import InsufficientSpace, InvalidAmount, NothingToMove, UnknownMove
+from penelope.policy.locking import Step
 from penelope.policy.order import first_to_demote
-from penelope.policy.transitions import Step
-from penelope.policy.tree import Move, MoveId, Node, NodeId, Receipt, Residency, State
+from penelope.policy.state import Move, MoveId, Node, NodeId, Receipt, Residency, State
 from penelope.policy.walk import device_span
 
 

@@ -23,8 +23,8 @@ from typing import Final, Protocol
 from immutables import Map, MapMutation
 
 from penelope.policy.config import Config, Order
+from penelope.policy.state import Filed, Node, NodeId, Ranking, State, Ticket, Waiting
 from penelope.policy.ticks import TickMap
-from penelope.policy.tree import Filed, Node, NodeId, Ranking, State, Ticket, Waiting
 from penelope.policy.waiting import rank, soonest
 from penelope.policy.walk import device_span, is_victim, parts, private_span
 

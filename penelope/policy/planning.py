@@ -10,9 +10,9 @@ from penelope.policy.effects import Effect
 from penelope.policy.errors import InsufficientSpace, RequestTooLarge, StalePlan
 from penelope.policy.eviction import evict_in
 from penelope.policy.keys import Key
+from penelope.policy.locking import Step, end_of
 from penelope.policy.matching import Match, match, require_match
-from penelope.policy.transitions import Step, end_of
-from penelope.policy.tree import (
+from penelope.policy.state import (
     DEFAULT_NAMESPACE,
     Lease,
     Namespace,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from penelope.policy.draft import Draft
 from penelope.policy.effects import Effect
 from penelope.policy.errors import UnknownTicket
+from penelope.policy.locking import Step
 from penelope.policy.matching import Match, require_match
-from penelope.policy.transitions import Step
-from penelope.policy.tree import Place, State, Ticket
+from penelope.policy.state import Place, State, Ticket
 from penelope.policy.waiting import IN_VIEW, replaced
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from immutables import Map
 
-from penelope.policy.tree import Node, NodeId, Place, Ticket, Waiting
+from penelope.policy.state import Node, NodeId, Place, Ticket, Waiting
 
 IN_VIEW: Final = 128
 """Places of the queue that the core looks at.  A history that waits further behind counts as idle

@@ -6,7 +6,7 @@ from enum import Enum
 
 from penelope.policy.config import Config
 from penelope.policy.matching import Nodes
-from penelope.policy.tree import Node, NodeId, Residency
+from penelope.policy.state import Node, NodeId, Residency
 
 
 class Stop(Enum):

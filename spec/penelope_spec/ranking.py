@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from penelope.policy import NodeId, Order, Residency, State, private_span
 from penelope.policy.order import TAU
-from penelope.policy.tree import Filed, Node
+from penelope.policy.state import Filed, Node
 from penelope_spec.facts import Happened
 from penelope_spec.structure import band
 

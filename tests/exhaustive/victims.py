@@ -12,7 +12,7 @@ from penelope.policy import (
     Split,
     State,
 )
-from penelope.policy.tree import Lease
+from penelope.policy.state import Lease
 from penelope_spec import Violation
 from tests.property.naive import Held, Model, Where
 from tests.property.naive_cache import Page

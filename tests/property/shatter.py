@@ -8,7 +8,7 @@ from itertools import pairwise
 from immutables import Map
 
 from penelope.policy import NodeId, State
-from penelope.policy.tree import Node, Place
+from penelope.policy.state import Node, Place
 from penelope.policy.waiting import replaced
 
 

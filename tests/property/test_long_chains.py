@@ -36,8 +36,8 @@ from penelope.policy import (
     reset,
     touch,
 )
+from penelope.policy.state import Node
 from penelope.policy.ticks import TickMap
-from penelope.policy.tree import Node
 
 DEPTH: Final = 100_000
 KEY: Final = pack(range(DEPTH))

@@ -8,7 +8,7 @@ from immutables import Map
 
 from penelope.policy import Config, NodeId, ReceiptId, acquire, empty, insert, match, pack
 from penelope.policy.draft import Draft
-from penelope.policy.tree import ON_SPLIT, Node
+from penelope.policy.state import ON_SPLIT, Node
 
 KEY: Final = pack(range(6))
 
