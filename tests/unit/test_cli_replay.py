@@ -52,7 +52,15 @@ def test_the_document_has_every_figure_of_every_policy(
     outcome: tuple[dict[str, Any], Path, str],
 ) -> None:
     document = outcome[0]
-    assert set(document) == {"config", "policies", "ratios", "replicates", "refused_sessions"}
+    assert set(document) == {
+        *("config", "policies", "ratios", "replicates", "refused_sessions", "replicas"),
+    }
+    for name in NAMES:
+        (alone,) = document["replicas"][name]
+        assert alone["requests"] == document["policies"][name]["requests"]
+        assert alone["evicted_tokens"] == document["policies"][name]["evicted_tokens"]
+        assert alone["hit_rate"] == document["policies"][name]["hit_rate"]
+        assert alone["busy_s"] > 0
     assert len(document["replicates"]) == 2
     kinds = {"int": int, "float": float}
     for policies in (document["policies"], *(r["policies"] for r in document["replicates"])):
