@@ -15,6 +15,7 @@ import pytest
 from penelope.cost import from_hf_config
 from penelope.policy import Config, Namespace, Order, pack
 from penelope.runtime.shadow import Shadow
+from penelope.sglang_adapter import serve, shadow
 from penelope.sglang_adapter.errors import UnsupportedError
 from penelope.sglang_adapter.options import Options
 from penelope.sglang_adapter.shadow import Allowance, Follower, require_alone
@@ -122,6 +123,35 @@ def test_aborted_requests_are_let_go(shadowed: Engine) -> None:
 
     shadowed.run(play())
     assert not shadowed.dump()["shadow_runs"]
+
+
+def test_penelope_serve_leaves_sglangs_own_cache_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[list[str]] = []
+
+    def launch(argv: list[str]) -> int:
+        launched.append(argv)
+        return 0
+
+    monkeypatch.setattr(serve, "_launch", launch)
+    monkeypatch.setenv("PENELOPE_SHADOW", "0")
+    given = ["--model-path", "m", "--page-size", "64"]
+    assert serve.main(["--penelope-shadow", "1", *given]) == 0
+    assert serve.main(["--penelope-shadow=0", *given]) == 0
+    assert launched == [given, [*given, "--radix-cache-backend", "penelope"]]
+
+
+@pytest.mark.parametrize(("backend", "host"), [("penelope", 0), ("flexkv", 64)])
+def test_it_is_refused_beside_our_own_cache_and_with_a_host_tier(
+    backend: str, host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENELOPE_SHADOW", "1")
+    monkeypatch.setenv("PENELOPE_HOST_TOKENS", str(host))
+    view = SimpleNamespace(radix_cache_backend=backend)
+    monkeypatch.setattr("sglang.srt.arg_groups.overrides.resolving_view", lambda _: view)
+    with pytest.raises(UnsupportedError, match="leave out"):
+        shadow.refuse_early(None, None)
+    monkeypatch.setenv("PENELOPE_SHADOW", "0")
+    shadow.refuse_early(None, None)
 
 
 def test_what_it_cannot_follow_is_refused_in_one_line() -> None:
