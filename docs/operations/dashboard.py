@@ -49,8 +49,9 @@ PANELS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "Lost for good",
         "short",
         (
-            "Tokens a second whose last copy was dropped; of these, what went beyond the need, what a "
-            "waiting request was going to use, and what had gone to the host and was not read there."
+            "Tokens a second whose last copy was dropped; of these, what went beyond the need, "
+            "what a waiting request was going to use, and what had gone to the host and was not "
+            "read there."
         ),
         {
             "dropped": rate("evicted_tokens"),
@@ -63,8 +64,9 @@ PANELS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "What holes bring",
         "short",
         (
-            "Tokens a second that phantom requests computed, and that were reused behind the holes: a "
-            "cache without holes computes both. The second should be well above the first."
+            "Tokens a second that phantom requests computed, and that were reused behind the "
+            "holes: a cache without holes computes both. The second should be well above the "
+            "first."
         ),
         {"computed in holes": COMPUTED_AGAIN, "reused behind them": REUSED},
     ),
@@ -78,8 +80,8 @@ PANELS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "Between the tiers",
         "short",
         (
-            "Tokens a second: to the host, to the device, and of these through the swap buffer, which "
-            "means that both tiers were full."
+            "Tokens a second: to the host, to the device, and of these through the swap buffer, "
+            "which means that both tiers were full."
         ),
         {
             "to the host": rate("demoted_tokens"),
@@ -97,8 +99,8 @@ PANELS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "Whose turn it is",
         "short",
         (
-            "A second: waiting requests whose history was spared, and histories that ended with their "
-            "session and went first."
+            "A second: waiting requests whose history was spared, and histories that ended with "
+            "their session and went first."
         ),
         {"spared": rate("spared_requests"), "retired": rate("retired_histories")},
     ),
@@ -112,8 +114,8 @@ PANELS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "Shadow: prompt tokens found",
         "percentunit",
         (
-            "Of the prompts followed: found by SGLang's own cache, found by Penelope, and computed in "
-            "holes by phantoms."
+            "Of the prompts followed: found by SGLang's own cache, found by Penelope, and "
+            "computed in holes by phantoms."
         ),
         {
             "SGLang": share(rate("shadow_engine_reused_tokens"), rate("shadow_prompt_tokens")),
@@ -125,8 +127,9 @@ PANELS: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         "Shadow: what it followed",
         "short",
         (
-            "Requests a second that it followed and left out, outputs that it left out, and what it "
-            "would have evicted, in thousands of tokens. With many left out it speaks of a part."
+            "Requests a second that it followed and left out, outputs that it left out, and what "
+            "it would have evicted, in thousands of tokens. With many left out it speaks of a "
+            "part."
         ),
         {
             "followed": rate("shadow_requests"),
